@@ -1,0 +1,1 @@
+"""WHICH batch comes next, and with which random numbers. Knows neither state nor store nor run."""

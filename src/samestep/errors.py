@@ -1,0 +1,80 @@
+"""Owns every error samestep raises: one base, few kinds, each named after what happened. Imports nothing."""
+
+
+class SamestepError(Exception):
+    """An error that says what happened, where, what was expected and found, and what to do.
+
+    Args:
+        message: One sentence: what happened.
+        path: Where: a file, or the path of a leaf such as `optimizer.state["layer.weight"].hook`.
+        expected: What should have been there.
+        found: What was there instead.
+        hint: What the user can do about it.
+
+    Example:
+        >>> error = SamestepError("The step does not fit.", path="run.step", expected=4, found=5, hint="Do X.")
+        >>> print(error)
+        The step does not fit.
+          where:    run.step
+          expected: 4
+          found:    5
+          to do:    Do X.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: object = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message = message
+        self.path = None if path is None else str(path)
+        self.expected = None if expected is None else str(expected)
+        self.found = None if found is None else str(found)
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        parts = (
+            ("where:   ", self.path),
+            ("expected:", self.expected),
+            ("found:   ", self.found),
+            ("to do:   ", self.hint),
+        )
+        lines = [f"  {label} {text}" for label, text in parts if text is not None]
+        return "\n".join([self.message, *lines])
+
+
+class CorruptCheckpoint(SamestepError):
+    """A checkpoint's bytes are not those that were written, or were never a checkpoint."""
+
+
+class NoCheckpoint(SamestepError):
+    """A checkpoint was asked for and there is none."""
+
+
+class StateMismatch(SamestepError):
+    """The saved state and the live objects do not belong together; nothing has been changed."""
+
+
+class UnsupportedValue(SamestepError):
+    """A value in the state has a type that cannot be stored exactly."""
+
+
+class NotTracked(SamestepError):
+    """Something that decides the next step is not tracked, or cannot be."""
+
+
+class RunLocked(SamestepError):
+    """Another process is working on this run."""
+
+
+class SaveFailed(SamestepError):
+    """A checkpoint could not be written; the checkpoints before it are untouched."""
+
+
+class WrongPlace(SamestepError):
+    """A method was called where the training loop does not allow it."""

@@ -1,0 +1,1 @@
+"""WHERE checkpoints live: format, writing, reading, committing, keeping. Knows no training loop."""

@@ -1,0 +1,213 @@
+"""Owns the decision which checkpoints stay and why; never touches storage and deletes nothing itself."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from samestep.errors import SamestepError
+
+PINNED = "pinned"
+"""The tag that keeps a checkpoint by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which checkpoints of a run stay; the policies add up, and the newest checkpoint always stays.
+
+    Args:
+        last: How many of the highest steps stay, at least 1 (default 2: one more to fall back to).
+        best: How many with the best `metric` stay (default 0).
+        metric: The name of the score that decides what is best; needed when `best` is not 0.
+        mode: "max" when a higher score is better (default), "min" when a lower one is.
+        every: Of every so many steps the first checkpoint stays for good (default None: none; 1 keeps all).
+
+    Raises:
+        SamestepError: The arguments contradict each other.
+
+    Example:
+        >>> Keep(last=2, best=1, metric="val_acc")
+        Keep(last=2, best=1, metric='val_acc', mode='max', every=None)
+    """
+
+    last: int = 2
+    best: int = 0
+    metric: str | None = None
+    mode: str = "max"
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("last", self.last, at_least=1)
+        _check_count("best", self.best, at_least=0)
+        if self.every is not None:
+            _check_count("every", self.every, at_least=1)
+        if self.mode not in {"max", "min"}:
+            raise SamestepError(
+                "The mode says neither that higher nor that lower scores are better.",
+                path="Keep.mode",
+                expected="'max' or 'min'",
+                found=repr(self.mode),
+            )
+        if self.best and not self.metric:
+            raise SamestepError(
+                "The best checkpoints cannot be kept without knowing by which score.",
+                path="Keep.metric",
+                expected="the name of a score",
+                found=repr(self.metric),
+                hint="Name it as it is given to run.score: Keep(best=1, metric='val_acc').",
+            )
+
+
+def _check_count(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise SamestepError(
+            f"Keep.{name} is not a number of {'steps' if name == 'every' else 'checkpoints'}.",
+            path=f"Keep.{name}",
+            expected=f"a whole number of at least {at_least}",
+            found=repr(value),
+            hint="The newest checkpoint always stays." if name == "last" else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What retention needs to know of one complete checkpoint.
+
+    Args:
+        name: Its folder's name, unique in the run.
+        step: Completed optimizer updates.
+        order: Tells checkpoints of one step apart; the higher was written later.
+        metrics: Its scores by name.
+        tags: Marks given by the user; "pinned" keeps it.
+        created: When it was written, in seconds since 1970.
+    """
+
+    name: str
+    step: int
+    order: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Collection[str] = frozenset()
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What retention decided.
+
+    Args:
+        kept: The reasons by the name of each checkpoint that stays, lowest step first.
+        deleted: The names of those that may go, lowest step first.
+    """
+
+    kept: Mapping[str, tuple[str, ...]]
+    deleted: tuple[str, ...]
+
+
+def decide(keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = ()) -> Decision:
+    """Decide which checkpoints stay, and why.
+
+    Args:
+        keep: The policy.
+        entries: All complete checkpoints of the run, in any order; damaged ones do not belong here, so that
+            they never count as "last".
+        protect: Names that must stay whatever the policy says, such as the checkpoint that was resumed from.
+
+    Returns:
+        The decision; applying it and deciding again deletes nothing more.
+
+    Example:
+        >>> entries = [Entry("a", 100), Entry("b", 200), Entry("c", 300, tags={"pinned"}), Entry("d", 400)]
+        >>> decide(Keep(last=1), entries, protect=["b"])
+        Decision(kept={'b': ('in use',), 'c': ('pinned',), 'd': ('newest', 'last 1')}, deleted=('a',))
+    """
+    ordered = sorted(entries, key=_position)
+    reasons: dict[str, list[str]] = {entry.name: [] for entry in ordered}
+    for reason, kept in _claims(keep, ordered, protect):
+        for entry in kept:
+            reasons[entry.name].append(reason)
+    return Decision(
+        kept={name: tuple(why) for name, why in reasons.items() if why},
+        deleted=tuple(name for name, why in reasons.items() if not why),
+    )
+
+
+def is_best(keep: Keep, value: float, entries: Iterable[Entry]) -> bool:
+    """Tell whether a checkpoint with this score would be among the best that are kept.
+
+    Args:
+        keep: The policy.
+        value: The score of `keep.metric`; NaN is never best, and a tie does not displace the earlier one.
+        entries: The checkpoints that exist already.
+
+    Returns:
+        True when it would be kept as one of the best.
+
+    Example:
+        >>> is_best(Keep(best=1, metric="acc"), 0.9, [Entry("a", 100, metrics={"acc": 0.8})])
+        True
+    """
+    if not keep.best or math.isnan(value):
+        return False
+    best = _best(keep, sorted(entries, key=_position))
+    return len(best) < keep.best or _merit(keep, value) > _merit(keep, best[-1].metrics[str(keep.metric)])
+
+
+def _claims(keep: Keep, ordered: list[Entry], protect: Collection[str]) -> list[tuple[str, list[Entry]]]:
+    """List every reason to keep something, with what it keeps."""
+    return [
+        ("newest", _newest(ordered)),
+        (f"last {keep.last}", _last(keep, ordered)),
+        (f"best {keep.best} {keep.metric}", _best(keep, ordered)),
+        (f"every {keep.every} steps", _every(keep, ordered)),
+        (PINNED, [entry for entry in ordered if PINNED in entry.tags]),
+        ("in use", [entry for entry in ordered if entry.name in protect]),
+    ]
+
+
+def _position(entry: Entry) -> tuple[int, int]:
+    return (entry.step, entry.order)
+
+
+def _newest(ordered: list[Entry]) -> list[Entry]:
+    """Find the one a resume takes (highest step) and the one written last; they differ after going back in steps."""
+    if not ordered:
+        return []
+    written_last = max(ordered, key=lambda entry: (entry.created, _position(entry)))
+    return [entry for entry in ordered if entry is written_last or entry is ordered[-1]]
+
+
+def _last(keep: Keep, ordered: list[Entry]) -> list[Entry]:
+    """Find the highest steps, and after going back in steps also those up to the one written last.
+
+    Without the second part, a run that went back from step 600 to 200 would lose its checkpoint at 300 as soon
+    as it writes 350: the abandoned 600 and 500 would count as its last two for ever.
+    """
+    if not ordered:
+        return []
+    current = ordered.index(max(ordered, key=lambda entry: (entry.created, _position(entry))))
+    line = ordered[: current + 1]
+    return [entry for entry in ordered if entry in ordered[-keep.last :] or entry in line[-keep.last :]]
+
+
+def _best(keep: Keep, ordered: list[Entry]) -> list[Entry]:
+    """Order by score, best first; sorting is stable, so that of equal ones the earlier comes first."""
+    scored = [entry for entry in ordered if keep.best and _is_score(entry.metrics.get(str(keep.metric)))]
+    scored.sort(key=lambda entry: -_merit(keep, entry.metrics[str(keep.metric)]))
+    return scored[: keep.best]
+
+
+def _every(keep: Keep, ordered: list[Entry]) -> list[Entry]:
+    """Find the first one at or after each multiple: saves by time rarely hit the multiples themselves."""
+    if keep.every is None:
+        return []
+    first: dict[int, Entry] = {}
+    for entry in ordered:
+        first.setdefault(entry.step // keep.every, entry)
+    return [entry for window, entry in first.items() if window > 0]
+
+
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not math.isnan(value)
+
+
+def _merit(keep: Keep, value: float) -> float:
+    return value if keep.mode == "max" else -value

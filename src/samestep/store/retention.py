@@ -168,7 +168,7 @@ def _position(entry: Entry) -> tuple[int, int]:
 
 
 def _newest(ordered: list[Entry]) -> list[Entry]:
-    """Find the one a resume takes (highest step) and the one written last; they differ after going back in steps."""
+    """Find the one a resume takes (highest step) and the one written last; going back parts them."""
     if not ordered:
         return []
     written_last = max(ordered, key=lambda entry: (entry.created, _position(entry)))

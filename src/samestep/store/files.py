@@ -1,0 +1,157 @@
+"""Owns every call with which the store changes files; never knows what they mean.
+
+All of them end in `system`, which a test replaces to interpose a kill, a full or failing disk, a short write, or
+a disk that loses what was not synchronised.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+CHUNK = 16 * 1024 * 1024
+"""Bytes handed to one write: large enough for the full speed of a disk, small enough to be killed between two."""
+
+_SYNC_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP}
+
+
+class System:
+    """The operating system's calls that change files, one method each: the seam for tests."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file or folder; new files get the permissions that the user's umask leaves."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write some of the bytes and tell how many."""
+        return os.write(descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        """Make a file's bytes, or a folder's names, durable."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename atomically, over `target` if it is a file."""
+        os.rename(source, target)  # noqa: PTH104 — one name for one call of the system
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        os.link(source, target, follow_symlinks=False)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name."""
+        os.unlink(path)  # noqa: PTH108 — as above
+
+    def mkdir(self, path: Path) -> None:
+        """Make a folder."""
+        os.mkdir(path)  # noqa: PTH102 — as above
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)  # noqa: PTH106 — as above
+
+
+system = System()
+"""What carries out every call; tests put their own in its place."""
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all the bytes, in chunks, going on after short writes.
+
+    Raises:
+        OSError: The system refused; also when it takes nothing, which would loop for ever.
+    """
+    data = data.cast("B")
+    while data:
+        written = system.write(descriptor, data[:CHUNK])
+        if written <= 0:
+            raise OSError(errno.EIO, "The system wrote nothing")
+        data = data[written:]
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[int]:
+    """Open a file that must not exist yet; on leaving without an error make its bytes durable."""
+    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        yield descriptor
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file durably; its name is durable once its folder is synchronised."""
+    with new_file(path) as descriptor:
+        write_all(descriptor, memoryview(data))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put new content in a file's place, atomically and durably: readers see the old or the new, never a part."""
+    draft = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    try:
+        write_file(draft, data)
+        rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            system.unlink(draft)
+        raise
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line to a file durably, making the file if needed."""
+    is_new = not path.exists()
+    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        write_all(descriptor, memoryview(line.rstrip(b"\n") + b"\n"))
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+    if is_new:
+        sync_folder(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename durably: the names of both folders are synchronised."""
+    system.rename(source, target)
+    sync_folder(target.parent)
+    if source.parent != target.parent:
+        sync_folder(source.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable; file systems that cannot (some network and FUSE ones) are let off."""
+    descriptor = system.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        system.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _SYNC_UNSUPPORTED:
+            raise
+    finally:
+        system.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder with all that is missing above it, durably; one that exists is left as it is."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        system.mkdir(path)
+    sync_folder(path.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all it holds, never following a symbolic link out of it."""
+    if path.is_symlink() or not path.is_dir():
+        system.unlink(path)
+        return
+    for child in sorted(path.iterdir()):
+        remove_tree(child)
+    system.rmdir(path)

@@ -36,6 +36,10 @@ class System:
         """Close a descriptor."""
         os.close(descriptor)
 
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut a file off."""
+        os.truncate(path, size)
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename atomically, over `target` if it is a file."""
         os.rename(source, target)  # noqa: PTH104 — one name for one call of the system
@@ -155,3 +159,34 @@ def remove_tree(path: Path) -> None:
     for child in sorted(path.iterdir()):
         remove_tree(child)
     system.rmdir(path)
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    """Append to a file, making it if needed; durable only after `sync_file`."""
+    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        write_all(descriptor, memoryview(data))
+    finally:
+        system.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes and its name durable."""
+    descriptor = system.open(path, os.O_RDONLY)
+    try:
+        system.fsync(descriptor)
+    finally:
+        system.close(descriptor)
+    sync_folder(path.parent)
+
+
+def truncate_file(path: Path, size: int) -> None:
+    """Cut a file off after some bytes, durably."""
+    system.truncate(path, size)
+    sync_file(path)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file; one that is not there is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        system.unlink(path)

@@ -1,0 +1,215 @@
+"""Owns the right to write into a run: one process at a time. Never touches a checkpoint."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from samestep.errors import RunLocked, SamestepError
+from samestep.store import files
+from samestep.store.records import command_line, encode_line, utc_now
+
+LOCK_FILE = ".lock"
+OWNER_FILE = "lock.json"
+
+_log = logging.getLogger("samestep")
+
+_held: dict[tuple[int, int], str] = {}
+"""The lock files (device, inode) that this process holds, with their directories.
+
+A POSIX record lock belongs to the process, so a second open of the same file in the same process would be granted
+it, and closing that second file would drop the lock of the first. Hence the process has to remember for itself.
+"""
+_guard = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    """Start afresh: a forked child owns no lock, and its guard may be held by a thread that it lacks."""
+    global _guard  # noqa: PLW0603 — a lock that a vanished thread holds can only be replaced
+    _guard = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class RunLock:
+    """The right of one process to write into a run.
+
+    It is a POSIX record lock (`lockf`), which the kernel takes back when the process dies, however it dies. Other
+    than `flock`, forked children do not inherit it: the DataLoader workers of a killed trainer live on for some
+    seconds, and must not keep its own restart out.
+
+    Args:
+        directory: The run's directory, which exists. No other code of the process may open its `.lock`: closing
+            any descriptor of that file drops the lock.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory, RunLock(directory) as lock:
+        ...     lock.is_held
+        True
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._descriptor: int | None = None
+        self._owner: tuple[int, tuple[int, int]] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lock through this object; never true in a forked child."""
+        return self._owner is not None and self._owner[0] == os.getpid()
+
+    def acquire(self, wait: float = 0.0) -> None:
+        """Take the lock.
+
+        Args:
+            wait: For how many seconds to try again while another process holds it (default 0). A killed process
+                gives its lock back only when its memory has been freed, which can take seconds.
+
+        Raises:
+            RunLocked: Another process, or another part of this one, holds it.
+            SamestepError: The directory is missing or cannot be written.
+        """
+        until = time.monotonic() + wait
+        while True:
+            try:
+                return self._try()
+            except RunLocked:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.05)
+
+    def release(self) -> None:
+        """Give the lock back; does nothing when this process does not hold it."""
+        if not self.is_held or self._descriptor is None or self._owner is None:
+            return
+        with _guard:
+            # The owner's file goes first: afterwards it may already be the next owner's.
+            _remove_owner(self.directory / OWNER_FILE)
+            _held.pop(self._owner[1], None)
+            os.close(self._descriptor)
+        self._descriptor = self._owner = None
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _try(self) -> None:
+        path = self.directory / LOCK_FILE
+        with _guard:
+            if _identity(path) in _held:
+                raise RunLocked(
+                    "This process is already working on this run.",
+                    path=self.directory,
+                    hint="Close the other Run, Store or RunLock of this directory first.",
+                )
+            descriptor = self._open(path)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                raise self._refused(error) from error
+            identity = _status_identity(os.fstat(descriptor))
+            _held[identity] = str(self.directory)
+            self._descriptor, self._owner = descriptor, (os.getpid(), identity)
+        _write_owner(self.directory / OWNER_FILE)
+
+    def _open(self, path: Path) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError as error:
+            raise SamestepError(
+                "The run's directory does not exist.", path=self.directory, hint="Check the path."
+            ) from error
+        except OSError as error:
+            raise SamestepError(
+                "The run's directory cannot be written, so no process can work on it.",
+                path=self.directory,
+                expected="a directory in which this user may write",
+                found=error.strerror,
+                hint="Choose another directory or change its permissions.",
+            ) from error
+
+    def _refused(self, error: OSError) -> SamestepError:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return RunLocked(
+                "Another process is working on this run.",
+                path=self.directory,
+                found=describe_owner(self.directory),
+                hint="Wait until it ends, stop it, or give this run another directory.",
+            )
+        return SamestepError(
+            "The file system of the run's directory knows no locks.",
+            path=self.directory,
+            found=error.strerror,
+            hint="Put the run on a file system with POSIX locks (NFS: version 4, or with its lock service).",
+        )
+
+
+def describe_owner(directory: str | os.PathLike[str]) -> str:
+    """Say in a few words who works on a run, as far as its `lock.json` tells.
+
+    Args:
+        directory: The run's directory.
+
+    Returns:
+        Process, host, begin and command; "an unknown process" when the file is missing or unreadable.
+
+    Example:
+        >>> describe_owner("/nowhere")
+        'an unknown process'
+    """
+    try:
+        owner: Any = json.loads((Path(directory) / OWNER_FILE).read_bytes())
+    except (OSError, ValueError):
+        return "an unknown process"
+    if not isinstance(owner, dict):
+        return "an unknown process"
+    return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+
+
+def _write_owner(path: Path) -> None:
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "time": utc_now(), "command": command_line()}
+    try:
+        files.replace_file(path, encode_line(owner))
+    except OSError as error:  # the file only serves a message: a full disk must not keep the run from starting
+        _log.warning("%s could not be written: %s", path, error)
+
+
+def _remove_owner(path: Path) -> None:
+    try:
+        files.remove_file(path)
+    except OSError as error:
+        _log.warning("%s could not be removed: %s", path, error)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        return _status_identity(path.stat())
+    except OSError:
+        return None
+
+
+def _status_identity(status: os.stat_result) -> tuple[int, int]:
+    return (status.st_dev, status.st_ino)
+
+
+class _Lenient(dict[str, Any]):
+    """Says "?" for what another version of the file does not have."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"

@@ -1,0 +1,158 @@
+"""Owns metrics.jsonl: what the loop reported, and no step twice. Never computes a metric."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from samestep.store import files
+from samestep.store.records import encode_line, parse_line, plain
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """The run's metrics.jsonl, written by the process that holds the run's lock.
+
+    Lines wait in memory until `flush`: a line may hold a tensor whose value the device has not computed yet, and
+    writing a step down must not make the training wait for it.
+
+    Args:
+        directory: The run's directory.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     metrics = Metrics(directory)
+        ...     metrics.append({"step": 1, "loss": 0.5})
+        ...     saved = metrics.position()
+        ...     metrics.append({"step": 2, "loss": float("nan")})
+        ...     metrics.flush()
+        ...     metrics.cut(saved, step=1)
+        ...     read_metrics(directory)
+        [{'step': 1, 'loss': 0.5}]
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory) / METRICS_FILE
+        self._waiting: list[Mapping[str, Any]] = []
+        self._size: int | None = None  # of the file's whole lines; None: not looked at yet
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line; nothing is written yet, and no device is waited for.
+
+        Args:
+            line: Such as `{"step": 12, "epoch": 0, "loss": loss}`: plain JSON and tensors of one element.
+        """
+        self._waiting.append(_held(line))
+
+    def flush(self) -> None:
+        """Hand all lines to the operating system: they survive the end of the process, not that of the machine.
+
+        Raises:
+            UnsupportedValue: A line holds what JSON cannot express; that line is dropped, the others stay.
+            OSError: They could not be written; they stay in memory for the next time.
+        """
+        data = self._encoded()
+        if not data:
+            return
+        size = self._whole_size()
+        try:
+            files.append_bytes(self.path, data)
+        except OSError:
+            self._size = None  # a part may have been written: the next time looks again
+            raise
+        self._waiting.clear()
+        self._size = size + len(data)
+
+    def sync(self) -> None:
+        """Flush, and have the file on the disk: afterwards the lines survive the end of the machine too."""
+        self.flush()
+        if self.path.exists():
+            files.sync_file(self.path)
+
+    def position(self) -> int:
+        """Flush, and tell where the next line begins; a checkpoint records it for `cut`.
+
+        Returns:
+            Bytes from the file's start.
+        """
+        self.flush()
+        return self._whole_size()
+
+    def cut(self, position: int | None, step: int) -> None:
+        """Cut the file back to where it was when the checkpoint was written that the run resumes from.
+
+        Args:
+            position: What `position` returned then. When it is None, or the file does not have the start of a
+                line there (it was edited, or lost its end), all lines of later steps are taken out instead.
+            step: The completed steps of that checkpoint.
+        """
+        self._waiting.clear()
+        self._size = None
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return
+        if position is not None and position <= size and self._begins_line(position):
+            if position < size:
+                files.truncate_file(self.path, position)
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        files.replace_file(self.path, b"".join(line for line in lines if _is_up_to(step, line)))
+
+    def _encoded(self) -> bytes:
+        """Encode what waits, once: the encoded lines replace the tensors."""
+        lines = []
+        for index, line in enumerate(self._waiting):
+            try:
+                lines.append(plain(line, "metrics"))
+            except BaseException:
+                self._waiting[: index + 1] = lines
+                raise
+        self._waiting = lines
+        return b"".join(map(encode_line, lines))
+
+    def _whole_size(self) -> int:
+        """Find the end of the last whole line, and cut off what a dying writer left behind it."""
+        if self._size is None:
+            raw = self.path.read_bytes() if self.path.exists() else b""
+            self._size = raw.rfind(b"\n") + 1
+            if self._size < len(raw):
+                files.truncate_file(self.path, self._size)
+        return self._size
+
+    def _begins_line(self, position: int) -> bool:
+        if position == 0:
+            return True
+        with self.path.open("rb") as file:
+            file.seek(position - 1)
+            return file.read(1) == b"\n"
+
+
+def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read what the loop reported.
+
+    Args:
+        directory: The run's directory.
+
+    Returns:
+        The lines in their order; a torn line is passed over.
+    """
+    try:
+        raw = (Path(directory) / METRICS_FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [line for line in map(parse_line, raw.splitlines()) if line is not None]
+
+
+def _held(value: Any) -> Any:
+    """Take a tensor out of its graph and away from later changes; a clone is queued on its device, not awaited."""
+    if isinstance(value, Mapping):
+        return {key: _held(inner) for key, inner in value.items()}
+    return value.detach().clone() if hasattr(value, "detach") else value
+
+
+def _is_up_to(step: int, raw: bytes) -> bool:
+    line = parse_line(raw)
+    return raw.endswith(b"\n") and line is not None and line.get("step", 0) <= step

@@ -147,8 +147,29 @@ def is_best(keep: Keep, value: float, entries: Iterable[Entry]) -> bool:
     """
     if not keep.best or math.isnan(value):
         return False
-    best = _best(keep, sorted(entries, key=_position))
+    best = best_entries(keep, entries)
     return len(best) < keep.best or _merit(keep, value) > _merit(keep, best[-1].metrics[str(keep.metric)])
+
+
+def best_entries(keep: Keep, entries: Iterable[Entry]) -> list[Entry]:
+    """Find the checkpoints that are kept for their score.
+
+    Args:
+        keep: The policy.
+        entries: The checkpoints, in any order.
+
+    Returns:
+        At most `keep.best` of them, best first; of equal scores the earlier comes first, NaN never.
+
+    Example:
+        >>> scored = [Entry("a", 100, metrics={"acc": 0.8}), Entry("b", 200, metrics={"acc": 0.9}), Entry("c", 300)]
+        >>> [entry.name for entry in best_entries(Keep(best=2, metric="acc"), scored)]
+        ['b', 'a']
+    """
+    ordered = sorted(entries, key=_position)
+    scored = [entry for entry in ordered if keep.best and _is_score(entry.metrics.get(str(keep.metric)))]
+    scored.sort(key=lambda entry: -_merit(keep, entry.metrics[str(keep.metric)]))
+    return scored[: keep.best]
 
 
 def _claims(keep: Keep, ordered: list[Entry], protect: Collection[str]) -> list[tuple[str, list[Entry]]]:
@@ -156,7 +177,7 @@ def _claims(keep: Keep, ordered: list[Entry], protect: Collection[str]) -> list[
     return [
         ("newest", _newest(ordered)),
         (f"last {keep.last}", _last(keep, ordered)),
-        (f"best {keep.best} {keep.metric}", _best(keep, ordered)),
+        (f"best {keep.best} {keep.metric}", best_entries(keep, ordered)),
         (f"every {keep.every} steps", _every(keep, ordered)),
         (PINNED, [entry for entry in ordered if PINNED in entry.tags]),
         ("in use", [entry for entry in ordered if entry.name in protect]),
@@ -186,13 +207,6 @@ def _last(keep: Keep, ordered: list[Entry]) -> list[Entry]:
     current = ordered.index(max(ordered, key=lambda entry: (entry.created, _position(entry))))
     line = ordered[: current + 1]
     return [entry for entry in ordered if entry in ordered[-keep.last :] or entry in line[-keep.last :]]
-
-
-def _best(keep: Keep, ordered: list[Entry]) -> list[Entry]:
-    """Order by score, best first; sorting is stable, so that of equal ones the earlier comes first."""
-    scored = [entry for entry in ordered if keep.best and _is_score(entry.metrics.get(str(keep.metric)))]
-    scored.sort(key=lambda entry: -_merit(keep, entry.metrics[str(keep.metric)]))
-    return scored[: keep.best]
 
 
 def _every(keep: Keep, ordered: list[Entry]) -> list[Entry]:

@@ -162,7 +162,7 @@ def best_entries(keep: Keep, entries: Iterable[Entry]) -> list[Entry]:
         At most `keep.best` of them, best first; of equal scores the earlier comes first, NaN never.
 
     Example:
-        >>> scored = [Entry("a", 100, metrics={"acc": 0.8}), Entry("b", 200, metrics={"acc": 0.9}), Entry("c", 300)]
+        >>> scored = [Entry("a", 100, metrics={"acc": 0.8}), Entry("b", 200, metrics={"acc": 0.9})]
         >>> [entry.name for entry in best_entries(Keep(best=2, metric="acc"), scored)]
         ['b', 'a']
     """

@@ -1,0 +1,157 @@
+"""Owns the comparing of two checkpoints by their manifests: digests and trees. Reads no tensor, never writes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from samestep.state.paths import child_path
+from samestep.store.manifest import ItemEntry, Manifest, TensorEntry
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which two checkpoints differ.
+
+    Args:
+        item: The tracked object's name; "checkpoint" for the checkpoint's own step and epoch.
+        name: The tensor's name, or the value's path in the object's state; "" for the object as a whole.
+        kind: "tensor", "value" or "item".
+        detail: How they differ, in a few words.
+    """
+
+    item: str
+    name: str
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What two checkpoints, A and B, have in common.
+
+    Args:
+        changed: What both have, and differs.
+        only_a: What only A has.
+        only_b: What only B has.
+        same: How many tensors are the same, bit for bit.
+    """
+
+    changed: list[Difference] = field(default_factory=list)
+    only_a: list[Difference] = field(default_factory=list)
+    only_b: list[Difference] = field(default_factory=list)
+    same: int = 0
+
+    @property
+    def equal(self) -> bool:
+        """Whether a training would go on from both with the same bits."""
+        return not (self.changed or self.only_a or self.only_b)
+
+
+def compare(a: Manifest, b: Manifest) -> Comparison:
+    """Compare two checkpoints: progress, and the state of every object; not scores, tags and environment.
+
+    Args:
+        a: The manifest of the first.
+        b: That of the second.
+
+    Returns:
+        What differs: by item in A's order, tensors before values.
+    """
+    result = Comparison()
+    for name, mine, other in (("step", a.step, b.step), ("epoch", a.epoch, b.epoch)):
+        _compare_values(result, "checkpoint", name, mine, other)
+    for item in {**a.items, **b.items}:
+        _compare_items(result, item, a.items.get(item), b.items.get(item))
+    return result
+
+
+def _compare_items(result: Comparison, item: str, a: ItemEntry | None, b: ItemEntry | None) -> None:
+    if a is None or b is None:
+        present = a or b
+        side = result.only_b if a is None else result.only_a
+        if present is not None:
+            side.append(Difference(item, "", "item", f"{present.kind} with {len(present.tensors)} tensors"))
+        return
+    if a.kind != b.kind:
+        result.changed.append(Difference(item, "", "item", f"{a.kind} → {b.kind}"))
+    for name in {**a.tensors, **b.tensors}:
+        _compare_tensors(result, item, name, a.tensors.get(name), b.tensors.get(name))
+    for path, mine, other in _unequal_leaves("", a.tree, b.tree):
+        _compare_values(result, item, path, mine, other)
+
+
+def _compare_tensors(result: Comparison, item: str, name: str, a: TensorEntry | None, b: TensorEntry | None) -> None:
+    if a is None or b is None:
+        present = a or b
+        side = result.only_b if a is None else result.only_a
+        if present is not None:
+            side.append(Difference(item, name, "tensor", f"{present.dtype} {present.shape}"))
+        return
+    pairs = [("dtype", a.dtype, b.dtype), ("shape", a.shape, b.shape), ("strides", a.strides, b.strides)]
+    detail = [f"{what} {mine} → {other}" for what, mine, other in pairs if mine != other]
+    if a.digest != b.digest and not any(each.startswith(("dtype", "shape")) for each in detail):
+        detail.append(f"elements differ (digest {a.digest[:8]}… → {b.digest[:8]}…)")
+    if detail:
+        result.changed.append(Difference(item, name, "tensor", ", ".join(detail)))
+    else:
+        result.same += 1
+
+
+def _compare_values(result: Comparison, item: str, path: str, a: Any, b: Any) -> None:
+    if a is _ABSENT:
+        result.only_b.append(Difference(item, path, "value", _shown(b)))
+    elif b is _ABSENT:
+        result.only_a.append(Difference(item, path, "value", _shown(a)))
+    elif _text(a) != _text(b):
+        result.changed.append(Difference(item, path, "value", f"{_shown(a)} → {_shown(b)}"))
+
+
+def _unequal_leaves(path: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Walk down two trees as long as they have the same form, and give what differs at the ends."""
+    if _text(a) == _text(b):
+        return
+    mine, other = _children(a), _children(b)
+    found = False
+    if mine is not None and other is not None and mine[0] == other[0]:
+        for key in {**mine[1], **other[1]}:
+            left, right = mine[1].get(key, _ABSENT), other[1].get(key, _ABSENT)
+            for leaf in _unequal_leaves(child_path(path, key), left, right):
+                found = True
+                yield leaf
+    if not found:  # an end; or the same children in another order
+        yield path, a, b
+
+
+def _children(node: Any) -> tuple[Any, dict[Any, Any]] | None:
+    """Give a container's form and its children by key or index (see `samestep.state.codec`); None for a leaf."""
+    if isinstance(node, list):
+        return "list", dict(enumerate(node))
+    if not isinstance(node, dict):
+        return None
+    if not any(key.startswith("$") for key in node):
+        return "dict", node
+    value = node.get("value")
+    if not isinstance(value, list) or not any(isinstance(each, dict | list) for each in value):
+        return None
+    form = {key: inner for key, inner in node.items() if key != "value"}
+    if node.get("$kind") in _PAIRS and all(isinstance(pair, list) and len(pair) == 2 for pair in value):  # noqa: PLR2004
+        return form, {key if isinstance(key, str | int) else str(key): inner for key, inner in value}
+    return form, dict(enumerate(value))
+
+
+_PAIRS = {"dict", "OrderedDict", "Counter", "defaultdict"}
+"""The kinds of dict that the tree writes as pairs of key and value."""
+
+
+def _text(value: Any) -> bytes:
+    """Write a value so that equal texts are equal states: 1, 1.0 and True are equal in Python only."""
+    return b"" if value is _ABSENT else msgspec.json.encode(value, order="sorted")
+
+
+def _shown(value: Any) -> str:
+    text = _text(value).decode(errors="backslashreplace")
+    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — one line of a terminal

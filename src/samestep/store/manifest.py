@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Never
 
 import msgspec
@@ -246,14 +246,40 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> None:
 # --- checks --------------------------------------------------------------------------------------------
 
 
-def element_count(shape: list[int]) -> int:
-    """Give the number of elements of a shape; 1 for a shape without dimensions."""
-    return math.prod(shape)
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Count the elements from the first to the last place in memory that a layout touches."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def is_within_reach(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Tell whether strides are ones that format 1 keeps: the memory they span is not far more than the elements'.
+
+    Args:
+        shape: Elements in each dimension.
+        strides: Elements to step over for each dimension.
+        size: Bytes of one element.
+
+    Returns:
+        False for one column of a wide table and the like, and for strides made up to exhaust the memory.
+    """
+    return extent(shape, strides) * size <= 16 * math.prod(shape) * size + 2**20
+
+
+def row_major(shape: Sequence[int]) -> list[int]:
+    """Give the strides of a tensor whose elements lie in row-major order without gaps.
+
+    Example:
+        >>> row_major([2, 3, 4])
+        [12, 4, 1]
+    """
+    return [math.prod(size or 1 for size in shape[index + 1 :]) for index in range(len(shape))]
 
 
 def tensor_bytes(entry: TensorEntry) -> int:
     """Give the number of bytes that a tensor's elements take in its file."""
-    return element_count(entry.shape) * ELEMENT_TYPES[entry.dtype].size
+    return math.prod(entry.shape) * ELEMENT_TYPES[entry.dtype].size
 
 
 def tensors_by_file(manifest: Manifest) -> dict[str, dict[str, tuple[str, TensorEntry]]]:
@@ -310,6 +336,8 @@ def _require_plausible(entry: TensorEntry, where: str) -> None:
         _refuse(where, "The element type is unknown.", "a dtype of format 1", repr(entry.dtype))
     if len(entry.shape) != len(entry.strides):
         _refuse(where, "Shape and strides differ in length.", f"{len(entry.shape)} strides", len(entry.strides))
+    if not is_within_reach(entry.shape, entry.strides, ELEMENT_TYPES[entry.dtype].size):
+        _refuse(where, "The strides span far more memory than the elements.", entry.shape, entry.strides)
 
 
 def _refuse(path: object, message: str, expected: object, found: object) -> Never:

@@ -1,0 +1,336 @@
+"""Owns `Store`: saving objects into a folder of checkpoints and loading the newest sound one. Knows no loop."""
+
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, SaveFailed
+from samestep.state.snapshot import Snapshot
+from samestep.store import folder
+from samestep.store.keeping import Shelf
+from samestep.store.manifest import NewerFormat
+from samestep.store.reading import Checkpoint, find_checkpoints
+from samestep.store.retention import Keep
+
+log = logging.getLogger("samestep")
+
+_WHICH = re.compile(r"step-(\d{1,19})(?:\.(\d{1,9}))?")
+_LAST_TWO = Keep()
+
+
+class Store:
+    """A folder of checkpoints: only complete ones count, each is verified on loading, old ones go by policy.
+
+    One process at a time may save; any number may read.
+
+    Args:
+        directory: The folder that holds the checkpoints; made at the first save.
+        keep: Which checkpoints stay (default: the last two).
+
+    Example:
+        >>> import tempfile, torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     store = Store(directory)
+        ...     saved = store.save({"model": model}, step=1)
+        ...     _ = torch.nn.init.zeros_(model.weight)
+        ...     loaded = store.load({"model": model})
+        >>> loaded.step, bool(model.weight.any())
+        (1, True)
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: Keep = _LAST_TWO) -> None:
+        self.directory = Path(directory)
+        self.keep = keep
+        self._shelf = Shelf(self.directory)
+        self._is_tidy = False
+        self._skipped: set[tuple[str, int]] = set()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.directory)!r}, keep={self.keep!r})"
+
+    # --- saving ----------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        objects: Mapping[str, object],
+        *,
+        step: int,
+        epoch: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        tags: Sequence[str] = (),
+    ) -> Checkpoint:
+        """Save the state of objects; when this returns the checkpoint is complete and durable.
+
+        Saving a step again replaces its checkpoint, the older one going only after the newer is durable.
+
+        Args:
+            objects: What decides the next step, by name: modules, optimizers, generators, and whatever has
+                `state_dict` and `load_state_dict`.
+            step: Completed optimizer updates.
+            epoch: The epoch that the next step belongs to (default: none).
+            metrics: Scores of this state, by name.
+            tags: Marks of your own; "pinned" keeps the checkpoint for good.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            SaveFailed: The system refused; earlier checkpoints are untouched.
+            UnsupportedValue: A state holds something that cannot be stored exactly; it names the place.
+        """
+        from samestep.state.capture import capture
+
+        snapshot = Snapshot(step=step, epoch=epoch, items=capture(objects), metrics=dict(metrics or {}))
+        return self.write(snapshot, tags=tags)
+
+    def write(
+        self, snapshot: Snapshot, *, environment: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> Checkpoint:
+        """Write a snapshot that was taken before, then apply the policy.
+
+        Args:
+            snapshot: The snapshot; nothing may change its tensors meanwhile.
+            environment: Versions, machine and settings, as plain JSON.
+            tags: Marks given by the user.
+
+        Returns:
+            The checkpoint, complete and durable.
+
+        Raises:
+            SaveFailed: The system refused; earlier checkpoints are untouched.
+            UnsupportedValue: The snapshot holds something that the format cannot keep exactly.
+        """
+        from samestep.store.writing import write_checkpoint
+
+        if not self._is_tidy:
+            self.tidy()
+        checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
+        self._require_written(checkpoint)
+        self._shelf.retain(self.keep, protect=[checkpoint.name])
+        return checkpoint
+
+    def _require_written(self, checkpoint: Checkpoint) -> None:
+        """Read back manifest and sizes: nothing older may go for a checkpoint that is not there."""
+        try:
+            checkpoint.check()
+        except SamestepError as error:
+            raise SaveFailed(
+                f"The checkpoint of step {checkpoint.step} was written but does not read back.",
+                path=error.path,
+                found=_one_line(error),
+                hint="No earlier checkpoint was deleted. Look at the disk and the system's log.",
+            ) from error
+
+    def tidy(self) -> list[Path]:
+        """Remove what dead writers left in the folder: unfinished drafts and half-deleted checkpoints.
+
+        Returns:
+            The paths that were removed.
+        """
+        self._is_tidy = True
+        return folder.tidy(self.directory)
+
+    # --- finding ---------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Find the committed checkpoints, oldest first, by names alone; nothing is read or checked."""
+        return find_checkpoints(self.directory)
+
+    def latest(self) -> Checkpoint | None:
+        """Find the newest checkpoint whose manifest and sizes hold; None when there is none.
+
+        What is newer but damaged is reported by a warning and moved into `quarantine`, never deleted.
+
+        Raises:
+            NewerFormat: The newest one was written by a newer samestep.
+            SamestepError: The newest one cannot be opened and may be intact.
+        """
+        return next(self._sound(self._newest_first()), None)
+
+    def best(self, metric: str | None = None, mode: str | None = None) -> Checkpoint | None:
+        """Find the checkpoint with the best score whose manifest and sizes hold; None when none has one.
+
+        Args:
+            metric: The score's name (default: the policy's).
+            mode: "max" or "min" (default: the policy's).
+
+        Returns:
+            The checkpoint; of equally good ones the earliest.
+
+        Raises:
+            SamestepError: Neither the call nor the policy names a score.
+        """
+        return next(self._sound(self._best_first(metric, mode)), None)
+
+    def latest_good(self, map_location: Any = None) -> tuple[Checkpoint, Snapshot] | None:
+        """Read the newest checkpoint of which every digest holds; None when there is none.
+
+        Args:
+            map_location: Where tensors go, as in `torch.load`.
+
+        Returns:
+            The checkpoint and its snapshot. What is newer but damaged is reported and set aside.
+        """
+        return self._first_good(self._newest_first(), map_location)
+
+    # --- loading ---------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        objects: Mapping[str, object],
+        which: str | int = "latest",
+        *,
+        map_location: Any = None,
+        allow_missing: Collection[str] = (),
+    ) -> Checkpoint:
+        """Restore objects from a checkpoint, all of them or, on an error, none.
+
+        Args:
+            objects: The objects by the names under which they were saved.
+            which: "latest" (default) or "best", which fall back to the next one when a checkpoint is damaged; or
+                a step such as 400 or "step-400", which must be sound.
+            map_location: Where tensors go, as in `torch.load`.
+            allow_missing: Names that may be missing, in the checkpoint or among the objects.
+
+        Returns:
+            The checkpoint that was restored.
+
+        Raises:
+            NoCheckpoint: There is none, or not this one.
+            CorruptCheckpoint: The one asked for is damaged; it names file and tensor.
+            StateMismatch: Checkpoint and objects do not belong together; nothing has been changed.
+        """
+        from samestep.state.capture import restore
+
+        checkpoint, snapshot = self._choose(which, map_location)
+        restore(objects, snapshot.items, allow_missing)
+        return checkpoint
+
+    def find(self, which: str | int) -> Checkpoint:
+        """Find the checkpoint of a step.
+
+        Args:
+            which: A step such as 400, or a name such as "step-400" or "step-000000400.1".
+
+        Returns:
+            The checkpoint; when the step was saved more than once, the newest. Nothing of it is read.
+
+        Raises:
+            NoCheckpoint: There is none of this step.
+        """
+        match = _WHICH.fullmatch(f"step-{which}" if isinstance(which, int) else which)
+        if match is None:
+            raise NoCheckpoint(
+                "This names no checkpoint.",
+                path=self.directory,
+                expected='"latest", "best", 400 or "step-400"',
+                found=repr(which),
+            )
+        wanted = [each for each in self.checkpoints() if each.step == int(match[1])]
+        if match[2]:
+            wanted = [each for each in wanted if each.order == int(match[2])]
+        if not wanted:
+            raise NoCheckpoint(
+                "There is no checkpoint of this step.", path=self.directory, expected=match[0], found=self._names()
+            )
+        return wanted[-1]
+
+    def _choose(self, which: str | int, map_location: Any) -> tuple[Checkpoint, Snapshot]:
+        if which not in {"latest", "best"}:
+            checkpoint = self.find(which)
+            return checkpoint, checkpoint.read(map_location)
+        candidates = self._newest_first() if which == "latest" else self._best_first(None, None)
+        found = self._first_good(candidates, map_location)
+        if found is None:
+            raise NoCheckpoint(
+                f"There is no sound checkpoint to load as {which!r}.", path=self.directory, found=self._names()
+            )
+        return found
+
+    def _names(self) -> str:
+        return ", ".join(each.name for each in self.checkpoints()) or "none"
+
+    # --- falling back ----------------------------------------------------------------------------------
+
+    def _newest_first(self) -> Iterator[Checkpoint]:
+        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported."""
+        return map(Checkpoint, reversed(folder.list_folders(self.directory)))
+
+    def _best_first(self, metric: str | None, mode: str | None) -> Iterator[Checkpoint]:
+        metric = metric or self.keep.metric
+        if metric is None:
+            raise SamestepError(
+                "The best checkpoint cannot be found without knowing by which score.",
+                path="Store.best",
+                hint="Name the score: Keep(best=1, metric='val_acc').",
+            )
+        sign = 1 if (mode or self.keep.mode) == "max" else -1
+        scores = {each.name: each.metrics.get(metric, math.nan) for each in self._shelf.entries()}
+        scored = [name for name, score in scores.items() if not math.isnan(score)]
+        return (
+            Checkpoint(self.directory / name) for name in sorted(scored, key=lambda name: -sign * scores[name])
+        )
+
+    def _sound(self, candidates: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
+        """Pass on those whose manifest and sizes hold; set the others aside."""
+        for checkpoint in candidates:
+            try:
+                checkpoint.check()
+            except CorruptCheckpoint as error:
+                self._set_aside(checkpoint, error)
+            else:
+                yield checkpoint
+
+    def _first_good(
+        self, candidates: Iterator[Checkpoint], map_location: Any
+    ) -> tuple[Checkpoint, Snapshot] | None:
+        for checkpoint in self._sound(candidates):
+            try:
+                return checkpoint, checkpoint.read(map_location)
+            except CorruptCheckpoint as error:
+                self._set_aside(checkpoint, error)
+        return None
+
+    def _set_aside(self, checkpoint: Checkpoint, error: CorruptCheckpoint) -> None:
+        """Report a damaged checkpoint once and move it out of the way, where the folder allows it."""
+        if isinstance(error, NewerFormat):
+            raise error
+        try:
+            key = (checkpoint.name, checkpoint.path.stat().st_ino)
+        except FileNotFoundError:
+            return  # another process's retention deleted it meanwhile: that is no damage
+        if key in self._skipped:
+            return
+        self._skipped.add(key)
+        moved = folder.set_aside(checkpoint.path)
+        message = (
+            f"Checkpoint {checkpoint.name} is damaged: {_one_line(error)} "
+            + (f"It was moved to {moved}" if moved else f"It stays in {self.directory}, which cannot be changed")
+            + "; the one before it is taken, if there is one."
+        )
+        log.warning(message)
+        warnings.warn(message, stacklevel=2)
+
+    def set_aside_after(self, step: int) -> list[Path]:
+        """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.
+
+        Else the next resume would take the highest step, which lies on the way that was given up.
+
+        Args:
+            step: The step that the run goes back to.
+
+        Returns:
+            Their new paths, highest step first.
+        """
+        later = [path for path in reversed(folder.list_folders(self.directory)) if Checkpoint(path).step > step]
+        return [moved for path in later if (moved := folder.set_aside(path)) is not None]
+
+
+def _one_line(error: SamestepError) -> str:
+    return error.message if error.path is None else f"{error.message.removesuffix('.')} ({error.path})."

@@ -97,9 +97,12 @@ def test_a_run_that_went_back_keeps_what_it_writes():
     assert kept_steps(Keep(last=2), entries(500, 600, 200, 300, 350)) == [500, 600, 300, 350]
 
 
-def test_two_checkpoints_of_one_step():
-    """Of two checkpoints of one step the one written later is the newer."""
-    assert list(decide(Keep(last=1), entries(100, 100)).kept) == ["step-100-1"]
+def test_a_step_saved_again_replaces_the_older_one():
+    """Of two checkpoints of one step only the later one counts; the older one goes, unless it is pinned."""
+    assert list(decide(Keep(last=2), entries(50, 100, 100)).kept) == ["step-50-0", "step-100-2"]
+    pinned = Entry("pinned", 100, order=0, tags={"pinned"})
+    newer = Entry("newer", 100, order=1, created=1.0)
+    assert decide(Keep(last=1), [pinned, newer]).deleted == ()
 
 
 def test_no_checkpoint_no_decision():
@@ -158,7 +161,7 @@ def test_invariants(keep, history, protected):
     if history:
         assert history[-1].name in decision.kept
         assert max(history, key=lambda entry: (entry.step, entry.order)).name in decision.kept
-        assert len(left) >= min(keep.last, len(history))
+        assert len({entry.step for entry in left}) >= min(keep.last, len({entry.step for entry in history}))
     assert {e.name for e in history if "pinned" in e.tags or e.name in protect} <= set(decision.kept)
 
 

@@ -1,4 +1,4 @@
-"""Owns the entry of the command line; one module per verb, and no logic of their own. Never imports torch to start."""
+"""Owns the entry of the command line; one module per verb, no logic of its own. Starts without torch."""
 
 
 def main() -> None:

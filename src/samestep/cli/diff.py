@@ -9,10 +9,12 @@ from samestep.cli import output, places
 from samestep.store.comparing import Comparison, Difference, compare
 
 
-@click.command("diff")
+@click.command("diff", short_help="Compare two checkpoints bit by bit.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--all", "show_all", is_flag=True, help="Name everything that differs, not only the first of each item.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Name everything that differs, not only the first of each item."
+)
 @output.json_option
 def command(a: str, b: str, *, show_all: bool, as_json: bool) -> int:
     """Compare the checkpoints A and B: every tensor by its digest, and every value of the state.
@@ -43,7 +45,11 @@ def _print(found: Comparison, most: int | None) -> None:
         output.say(f"Equal: {found.same} tensors and all values of the state are the same, bit for bit.")
         return
     output.say(f"Different. {found.same} tensors are the same, bit for bit.")
-    for title, differences in (("changed", found.changed), ("only in A", found.only_a), ("only in B", found.only_b)):
+    for title, differences in (
+        ("changed", found.changed),
+        ("only in A", found.only_a),
+        ("only in B", found.only_b),
+    ):
         rows = [row for group in _by_item(differences).values() for row in _rows(group, most)]
         if rows:
             output.say("")

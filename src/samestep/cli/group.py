@@ -21,7 +21,6 @@ VERBS = {
     "diff": "samestep.cli.diff",
     "verify": "samestep.cli.verify",
     "prune": "samestep.cli.prune",
-    "export": "samestep.cli.export",
 }
 """The module of each verb, in the order of the help; it has a click command named `command`."""
 
@@ -50,7 +49,9 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Show it.")
+@click.option(
+    "--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Show it."
+)
 def group() -> None:
     """Make any PyTorch training bit-exactly resumable, and prove it.
 
@@ -89,7 +90,9 @@ def _fail(error: Exception, *, as_json: bool) -> int:
     if as_json:
         output.print_json({"error": described})
     elif described["kind"] == "Defect":
-        output.warn(f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above.")
+        output.warn(
+            f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above."
+        )
     else:
         output.complain(described)
     return status

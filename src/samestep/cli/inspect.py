@@ -9,7 +9,7 @@ from samestep.store.manifest import ItemEntry, Manifest, tensor_bytes
 from samestep.store.reading import Checkpoint
 
 
-@click.command("inspect")
+@click.command("inspect", short_help="Show what a checkpoint holds.")
 @click.argument("checkpoint", metavar="CKPT")
 @click.option("--tensors", "with_tensors", is_flag=True, help="Name every tensor.")
 @output.json_option

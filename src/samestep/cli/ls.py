@@ -8,7 +8,7 @@ from samestep.cli import output, places
 from samestep.store.listing import COMPLETE, Listed, count_drafts, list_checkpoints
 
 
-@click.command("ls")
+@click.command("ls", short_help="List the checkpoints of a run.")
 @click.argument("run")
 @output.json_option
 def command(run: str, *, as_json: bool) -> None:

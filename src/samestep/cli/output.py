@@ -89,10 +89,7 @@ def printable(text: str) -> str:
         >>> printable("weight\x1b[2J")
         'weight\\x1b[2J'
     """
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _console(*, error: bool) -> "Console":

@@ -1,6 +1,5 @@
 """Owns `samestep prune`: deleting the checkpoints that a policy lets go. Never deletes the newest sound one."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -8,28 +7,29 @@ import click
 from samestep.cli import output, places
 from samestep.errors import CorruptCheckpoint
 from samestep.store import folder
+from samestep.store.keeping import Shelf
 from samestep.store.lock import RunLock
 from samestep.store.reading import Checkpoint
-from samestep.store.retention import Decision, Entry, Keep, decide
+from samestep.store.retention import Decision, Keep, decide
 
 
-@click.command("prune")
+@click.command("prune", short_help="Delete the checkpoints that no policy keeps.")
 @click.argument("run")
 @click.option("--last", default=2, show_default=True, help="How many of the highest steps stay.")
 @click.option("--best", default=0, show_default=True, help="How many of the best by --metric stay.")
 @click.option("--metric", help="The score that says what is best.")
-@click.option("--mode", default="max", show_default=True, type=click.Choice(["max", "min"]), help="Which is better.")
+@click.option(
+    "--mode", default="max", show_default=True, type=click.Choice(["max", "min"]), help="Which is better."
+)
 @click.option("--every", type=int, help="Of every so many steps the first checkpoint stays.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go and why the others stay.")
 @output.json_option
-def command(
-    run: str, *, last: int, best: int, metric: str | None, mode: str, every: int | None, dry_run: bool, as_json: bool
-) -> None:
+def command(run: str, *, dry_run: bool, as_json: bool, **policy: Any) -> None:
     """Delete checkpoints of RUN that no policy keeps; tagged "pinned", the newest, and damaged ones stay.
 
     Before anything is deleted, the newest one that stays is verified, byte by byte.
     """
-    keep = Keep(last=last, best=best, metric=metric, mode=mode, every=every)
+    keep = Keep(**policy)
     place = places.find_run(run)
     if dry_run:
         decision = _decide(keep, place)
@@ -44,11 +44,7 @@ def command(
 
 
 def _decide(keep: Keep, place: places.Place) -> Decision:
-    return decide(keep, _entries(place))
-
-
-def _entries(place: places.Place) -> Sequence[Entry]:
-    return [checkpoint.entry() for checkpoint in places.complete(place)]
+    return decide(keep, Shelf(place.checkpoints).entries())
 
 
 def _delete(place: places.Place, decision: Decision) -> None:

@@ -12,7 +12,7 @@ from samestep.store.reading import Checkpoint
 from samestep.store.verifying import Problem
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check every byte of a checkpoint or run.")
 @click.argument("target", metavar="RUN|CKPT")
 @output.json_option
 def command(target: str, *, as_json: bool) -> int:

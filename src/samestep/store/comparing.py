@@ -84,7 +84,9 @@ def _compare_items(result: Comparison, item: str, a: ItemEntry | None, b: ItemEn
         _compare_values(result, item, path, mine, other)
 
 
-def _compare_tensors(result: Comparison, item: str, name: str, a: TensorEntry | None, b: TensorEntry | None) -> None:
+def _compare_tensors(
+    result: Comparison, item: str, name: str, a: TensorEntry | None, b: TensorEntry | None
+) -> None:
     if a is None or b is None:
         present = a or b
         side = result.only_b if a is None else result.only_a

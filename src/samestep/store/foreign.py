@@ -1,4 +1,4 @@
-"""Owns the telling what a file is that samestep did not write. Looks at its structure; never unpickles anything."""
+"""Owns the telling what a file is that samestep did not write. Looks at its structure, never unpickles."""
 
 import json
 import pickletools
@@ -22,7 +22,14 @@ _MOST_OPERATIONS = 200_000
 """So many steps of a pickle are looked at: enough for the largest models' names, and bounded for hostile files."""
 
 _TENSOR_BUILDERS = ("torch._utils _rebuild_", "torch._tensor _rebuild_", "collections OrderedDict", "torch ")
-_TRAINING_KEYS = {"optimizer", "optimizer_state_dict", "optimizer_states", "optimizers", "lr_scheduler", "scheduler"}
+_TRAINING_KEYS = {
+    "optimizer",
+    "optimizer_state_dict",
+    "optimizer_states",
+    "optimizers",
+    "lr_scheduler",
+    "scheduler",
+}
 
 
 def describe(path: Path) -> str:

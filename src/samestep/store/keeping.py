@@ -49,10 +49,7 @@ class Shelf:
             The names, oldest first; never the newest complete checkpoint.
         """
         entries = self.entries()
-        newest_of_step = {entry.step: entry.name for entry in entries}
-        current = [entry for entry in entries if newest_of_step[entry.step] == entry.name]
-        replaced = {entry.name for entry in entries} - set(newest_of_step.values()) - set(protect)
-        doomed = replaced | set(decide(keep, current, protect=protect).deleted)
+        doomed = decide(keep, entries, protect=protect).deleted
         return [entry.name for entry in entries[:-1] if entry.name in doomed]
 
     def retain(self, keep: Keep, *, protect: Collection[str] = ()) -> list[str]:

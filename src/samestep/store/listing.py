@@ -70,14 +70,18 @@ def count_drafts(directory: Path) -> int:
     Returns:
         How many there are.
     """
-    return sum(path.name.startswith(folder.DRAFT_PREFIX) for path in directory.iterdir()) if directory.is_dir() else 0
+    return (
+        sum(path.name.startswith(folder.DRAFT_PREFIX) for path in directory.iterdir()) if directory.is_dir() else 0
+    )
 
 
 def _listed(path: Path) -> Listed:
     named = folder.parse_name(path.name)
     step = None if named is None else named[0]
     if not folder.is_committed(path):
-        return Listed(path, TORN, step, bytes=_bytes_found(path), problem="It has no manifest: it is not complete.")
+        return Listed(
+            path, TORN, step, bytes=_bytes_found(path), problem="It has no manifest: it is not complete."
+        )
     try:
         summary, size = _read_summary(path)
     except SamestepError as error:
@@ -95,7 +99,7 @@ def _listed(path: Path) -> Listed:
 
 
 def _set_aside(path: Path) -> Listed:
-    """Describe what a resume has moved away: damaged, or left behind by a run that went back to an earlier step."""
+    """Describe what was moved away: damaged, or left behind by a run that went back to an earlier step."""
     named = folder.parse_name(path.name) or folder.parse_name(path.name.rpartition("-")[0])
     found = _listed(path)
     step = found.step if named is None else named[0]

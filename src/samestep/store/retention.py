@@ -103,7 +103,7 @@ class Decision:
 
 
 def decide(keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = ()) -> Decision:
-    """Decide which checkpoints stay, and why.
+    """Decide which checkpoints stay, and why; of several of one step only the one written last counts.
 
     Args:
         keep: The policy.
@@ -167,21 +167,27 @@ def best_entries(keep: Keep, entries: Iterable[Entry]) -> list[Entry]:
         ['b', 'a']
     """
     ordered = sorted(entries, key=_position)
-    scored = [entry for entry in ordered if keep.best and _is_score(entry.metrics.get(str(keep.metric)))]
+    scored = [entry for entry in _current(ordered) if keep.best and _is_score(entry.metrics.get(str(keep.metric)))]
     scored.sort(key=lambda entry: -_merit(keep, entry.metrics[str(keep.metric)]))
     return scored[: keep.best]
 
 
 def _claims(keep: Keep, ordered: list[Entry], protect: Collection[str]) -> list[tuple[str, list[Entry]]]:
     """List every reason to keep something, with what it keeps."""
+    current = _current(ordered)
     return [
-        ("newest", _newest(ordered)),
-        (f"last {keep.last}", _last(keep, ordered)),
-        (f"best {keep.best} {keep.metric}", best_entries(keep, ordered)),
-        (f"every {keep.every} steps", _every(keep, ordered)),
+        ("newest", _newest(current)),
+        (f"last {keep.last}", _last(keep, current)),
+        (f"best {keep.best} {keep.metric}", best_entries(keep, current)),
+        (f"every {keep.every} steps", _every(keep, current)),
         (PINNED, [entry for entry in ordered if PINNED in entry.tags]),
         ("in use", [entry for entry in ordered if entry.name in protect]),
     ]
+
+
+def _current(ordered: list[Entry]) -> list[Entry]:
+    """Leave out what a later checkpoint of the same step has replaced: no policy counts it."""
+    return list({entry.step: entry for entry in ordered}.values())
 
 
 def _position(entry: Entry) -> tuple[int, int]:

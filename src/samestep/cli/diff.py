@@ -1,7 +1,6 @@
 """Owns `samestep diff`: what differs between two checkpoints. Reads manifests only, changes nothing."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
@@ -30,9 +29,9 @@ def command(a: str, b: str, *, show_all: bool, as_json: bool) -> int:
                 "a": str(first.path),
                 "b": str(second.path),
                 "equal": found.equal,
-                "changed": [asdict(each) for each in found.changed],
-                "only_a": [asdict(each) for each in found.only_a],
-                "only_b": [asdict(each) for each in found.only_b],
+                "changed": [each._asdict() for each in found.changed],
+                "only_a": [each._asdict() for each in found.only_a],
+                "only_b": [each._asdict() for each in found.only_b],
             }
         )
     else:

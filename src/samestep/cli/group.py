@@ -87,6 +87,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(error: Exception, *, as_json: bool) -> int:
     status, described = _describe(error)
+    import traceback  # only a defect needs it
+
     if as_json:
         output.print_json({"error": described})
     elif described["kind"] == "Defect":

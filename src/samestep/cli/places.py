@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samestep.errors import NoCheckpoint, SamestepError
-from samestep.store import folder, foreign
+from samestep.store import folder
 from samestep.store.listing import COMPLETE, Listed, list_checkpoints
 from samestep.store.manifest import MANIFEST_FILE
 from samestep.store.reading import Checkpoint
@@ -86,6 +86,8 @@ def _existing(text: str) -> Path:
     if not path.exists():
         raise SamestepError("There is nothing at this path.", path=path, hint="Check the spelling.")
     if not path.is_dir():
+        from samestep.store import foreign  # only mistakes need it, and it takes as long as the rest of the start
+
         raise SamestepError(
             "This is a file, and samestep's checkpoints are directories.",
             path=path,

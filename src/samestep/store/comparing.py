@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,8 +12,7 @@ from samestep.store.manifest import ItemEntry, Manifest, TensorEntry
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One thing in which two checkpoints differ.
 
     Args:
@@ -87,20 +86,28 @@ def _compare_items(result: Comparison, item: str, a: ItemEntry | None, b: ItemEn
 def _compare_tensors(
     result: Comparison, item: str, name: str, a: TensorEntry | None, b: TensorEntry | None
 ) -> None:
+    if a == b:
+        result.same += 1
+        return
     if a is None or b is None:
         present = a or b
         side = result.only_b if a is None else result.only_a
         if present is not None:
             side.append(Difference(item, name, "tensor", f"{present.dtype} {present.shape}"))
         return
-    pairs = [("dtype", a.dtype, b.dtype), ("shape", a.shape, b.shape), ("strides", a.strides, b.strides)]
-    detail = [f"{what} {mine} → {other}" for what, mine, other in pairs if mine != other]
-    if a.digest != b.digest and not any(each.startswith(("dtype", "shape")) for each in detail):
-        detail.append(f"elements differ (digest {a.digest[:8]}… → {b.digest[:8]}…)")
+    detail = _how(a, b)
     if detail:
-        result.changed.append(Difference(item, name, "tensor", ", ".join(detail)))
-    else:
+        result.changed.append(Difference(item, name, "tensor", detail))
+    else:  # only the file is another
         result.same += 1
+
+
+def _how(a: TensorEntry, b: TensorEntry) -> str:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return f"{a.dtype} {a.shape} → {b.dtype} {b.shape}"
+    layout = f"strides {a.strides} → {b.strides}" if a.strides != b.strides else ""
+    elements = f"elements differ (digest {a.digest[:8]}… → {b.digest[:8]}…)" if a.digest != b.digest else ""
+    return ", ".join(each for each in (layout, elements) if each)
 
 
 def _compare_values(result: Comparison, item: str, path: str, a: Any, b: Any) -> None:
@@ -121,6 +128,8 @@ def _unequal_leaves(path: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]
     if mine is not None and other is not None and mine[0] == other[0]:
         for key in {**mine[1], **other[1]}:
             left, right = mine[1].get(key, _ABSENT), other[1].get(key, _ABSENT)
+            if type(left) is type(right) and left == right and (type(left) in _SIMPLE or _is_tensor(left)):
+                continue  # most of a state: no need to write it as text
             for leaf in _unequal_leaves(child_path(path, key), left, right):
                 found = True
                 yield leaf
@@ -145,8 +154,15 @@ def _children(node: Any) -> tuple[Any, dict[Any, Any]] | None:
     return form, dict(enumerate(value))
 
 
+_SIMPLE = {str, int, bool, type(None)}
+"""The types whose equal values are the same; floats are not among them, for 0.0 equals -0.0."""
+
 _PAIRS = {"dict", "OrderedDict", "Counter", "defaultdict"}
 """The kinds of dict that the tree writes as pairs of key and value."""
+
+
+def _is_tensor(node: Any) -> bool:
+    return isinstance(node, dict) and "$tensor" in node
 
 
 def _text(value: Any) -> bytes:

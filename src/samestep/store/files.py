@@ -7,7 +7,6 @@ a disk that loses what was not synchronised.
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,7 +97,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put new content in a file's place, atomically and durably: readers see the old or the new, never a part."""
-    draft = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    draft = path.with_name(f".tmp-{path.name}-{os.urandom(4).hex()}")
     try:
         write_file(draft, data)
         rename(draft, path)

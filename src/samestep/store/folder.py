@@ -9,7 +9,6 @@ import fcntl
 import logging
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,7 +100,7 @@ def draft(directory: Path) -> Iterator[Path]:
     While it is in use the folder is locked (`flock`), so that `tidy` in another process leaves it alone; the
     system gives the lock back when the process dies.
     """
-    path = directory / f"{DRAFT_PREFIX}{secrets.token_hex(8)}"
+    path = directory / f"{DRAFT_PREFIX}{os.urandom(8).hex()}"
     files.system.mkdir(path)
     descriptor = None
     try:
@@ -138,7 +137,7 @@ def commit(draft_folder: Path, step: int) -> Path:
 
 def remove(folder: Path) -> None:
     """Delete a checkpoint: it loses its name durably before its first file goes, so no half of it is ever seen."""
-    trash = folder.with_name(f"{TRASH_PREFIX}{folder.name}-{secrets.token_hex(4)}")
+    trash = folder.with_name(f"{TRASH_PREFIX}{folder.name}-{os.urandom(4).hex()}")
     files.rename(folder, trash)
     files.remove_tree(trash)
 
@@ -157,7 +156,7 @@ def set_aside(folder: Path) -> Path | None:
         files.make_folder(quarantine)
         target = quarantine / folder.name
         if target.exists():
-            target = quarantine / f"{folder.name}-{secrets.token_hex(4)}"
+            target = quarantine / f"{folder.name}-{os.urandom(4).hex()}"
         files.rename(folder, target)
     except OSError as error:
         log.warning("cannot move %s into quarantine: %s", folder, error)

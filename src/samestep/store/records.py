@@ -7,7 +7,6 @@ These and metrics.jsonl are strict JSON. A float that JSON cannot hold is writte
 import json
 import math
 import os
-import secrets
 import shlex
 import socket
 import sys
@@ -87,7 +86,7 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     now = plain(dict(config or {}), "config")
     path = Path(directory) / RUN_FILE
     if not path.exists():
-        fields = {"id": secrets.token_hex(16), "created": utc_now(), "samestep": version, "config": now}
+        fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
         files.replace_file(path, encode_line(fields))
     record = read_run(directory)
     differences = () if config is None else tuple(_differences("config", record.config, now))

@@ -1,0 +1,86 @@
+"""Owns what makes a loader the one whose state was saved: data set, order, batches. Never changes a loader."""
+
+from typing import Any
+
+import torch.utils.data
+
+from samestep.errors import StateMismatch
+
+
+def identity(loader: torch.utils.data.DataLoader[Any], randomness: str, order: str) -> dict[str, Any]:
+    """Describe a loader by what a state of it depends on.
+
+    Args:
+        loader: The loader.
+        randomness: "sample", "batch" or "torch".
+        order: "sequential", "shuffled", "sampler" or "batch_sampler".
+
+    Returns:
+        Plain values by name.
+    """
+    return {
+        "dataset": _describe(loader.dataset),
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "order": order,
+        "randomness": randomness,
+    }
+
+
+def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int | None) -> None:
+    """Raise `StateMismatch` at the first value of a state that differs from the loader's own.
+
+    Args:
+        state: The saved state.
+        found: The loader's `identity`.
+        given_seed: The seed that the user gave, if any.
+    """
+    if state.get("version") != 1:
+        raise StateMismatch(
+            "This is not the state of a samestep.DataLoader that this version can read.",
+            path="version",
+            expected=1,
+            found=state.get("version"),
+        )
+    for name, what in _WHAT.items():
+        _compare(name, what, state[name], found[name])
+    if given_seed is not None:
+        _compare("seed", "seed", state["seed"], given_seed)
+
+
+_WHAT = {
+    "randomness": "randomness",
+    "order": "kind of order",
+    "batch_size": "batch size",
+    "drop_last": "drop_last",
+    "dataset": "data set",
+}
+
+
+def _compare(path: str, what: str, saved: Any, live: Any) -> None:
+    if isinstance(saved, dict) and isinstance(live, dict):
+        for name in {**saved, **live}:
+            _compare(f"{path}.{name}", what, saved.get(name), live.get(name))
+    elif saved != live:
+        raise StateMismatch(
+            f"The state was saved by a loader with another {what}.",
+            path=path,
+            expected=saved,
+            found=live,
+            hint="Build the loader as in the run that saved the state, or start anew without it.",
+        )
+
+
+def _describe(dataset: Any) -> dict[str, Any]:
+    described = {"type": type(dataset).__qualname__, "length": _length(dataset)}
+    fingerprint = getattr(dataset, "fingerprint", None)
+    if callable(fingerprint):
+        described["fingerprint"] = fingerprint()
+    return described
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:
+        return None

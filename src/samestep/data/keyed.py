@@ -1,0 +1,127 @@
+"""Owns how an epoch is opened when random numbers are keyed: nothing is drawn from the process's generators."""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from samestep.data.fetch import KeyedSamples, Task
+from samestep.data.inner import InnerLoader
+from samestep.data.order import ComputedCourse, Course, order_seed
+from samestep.data.sampler import PrivateStream, SamplerCourse, SamplerOrder
+from samestep.generators import derive_seed
+
+
+class KeyedFeed:
+    """Turns the draws of a course into tasks."""
+
+    def __init__(self) -> None:
+        self._course: Course | None = None
+        self._seed = self._epoch = 0
+
+    def follow(self, course: Course, seed: int, epoch: int) -> None:
+        """Go on with the draws of this course."""
+        self._course, self._seed, self._epoch = course, seed, epoch
+
+    def __iter__(self) -> "KeyedFeed":
+        return self
+
+    def __next__(self) -> Task:
+        if self._course is None:
+            raise StopIteration
+        return Task(self._seed, self._epoch, *next(self._course))
+
+
+class KeyedMode:
+    """Orders and fetches with random numbers that depend on (seed, epoch, sample or batch) alone.
+
+    Args:
+        loader: The loader as its user built it.
+        randomness: "sample" or "batch".
+        kind: "sequential", "shuffled", "sampler" or "batch_sampler".
+    """
+
+    def __init__(self, loader: torch.utils.data.DataLoader[Any], randomness: str, kind: str) -> None:
+        self._loader = weakref.proxy(loader)
+        self._shuffled = kind == "shuffled"
+        batched = loader.batch_sampler is not None
+        source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        self._order = SamplerOrder(source, batched=batched) if kind.endswith("sampler") else None
+        self._samples = KeyedSamples(loader.dataset, loader.collate_fn, batched=batched, randomness=randomness)
+        self._kept: tuple[InnerLoader, KeyedFeed] | None = None
+
+    def open(
+        self, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
+    ) -> tuple[Course, Iterator[list[Any]]]:
+        """Open an epoch.
+
+        Args:
+            seed: The loader's seed.
+            epoch: The epoch.
+            start: Batches of it that the loop has had.
+            saved: What `state` gave when the loop had had them; None for a new epoch.
+
+        Returns:
+            The course of the epoch and its batches as `[number, batch]`.
+        """
+        course = self._course(seed, epoch, start, saved)
+        inner, feed = self._kept or self._build()
+        feed.follow(course, seed, epoch)
+        inner.generator.manual_seed(derive_seed(seed, "worker") & 0xFFFFFFFF)
+        batches = iter(inner)
+        course.settle(saved)
+        return course, batches
+
+    def rest_state(self) -> dict[str, Any] | None:
+        """Give what must be known between two epochs to start the next one."""
+        return None if self._order is None else {"start": self._order.state()}
+
+    def state(self) -> dict[str, Any]:
+        """Give nothing more: random numbers follow from the seed and the position."""
+        return {}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Accept any state: the number of workers does not matter here."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Keep workers as they are: nothing in them depends on where an epoch starts."""
+
+    def handed(self, batch: list[Any]) -> None:
+        """Learn nothing from a batch."""
+
+    def _course(self, seed: int, epoch: int, start: int, saved: dict[str, Any] | None) -> Course:
+        if self._order is not None:
+            return self._sampler_course(self._order, seed, epoch, start, saved)
+        loader = self._loader
+        shuffle_seed = order_seed(seed, epoch) if self._shuffled else None
+        return ComputedCourse(
+            len(loader.dataset),
+            loader.batch_size,
+            drop_last=loader.drop_last,
+            shuffle_seed=shuffle_seed,
+            start=start,
+        )
+
+    @staticmethod
+    def _sampler_course(
+        order: SamplerOrder, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
+    ) -> SamplerCourse:
+        stream = PrivateStream(derive_seed(seed, "sampler", epoch))
+        if saved is not None:
+            order.set_state(saved["start"])
+        if saved is None or "digest" not in saved:
+            saved = None
+            order.tell_epoch(epoch)
+        course = SamplerCourse(order, stream, start, saved)
+        course.skip()
+        return course
+
+    def _build(self) -> tuple[InnerLoader, KeyedFeed]:
+        feed = KeyedFeed()
+        # PyTorch draws the workers' seed from a generator of ours, set anew before each epoch, so that a
+        # worker_init_fn sees the same numbers whenever its worker starts.
+        inner = InnerLoader(self._loader, self._samples, feed, torch.Generator())
+        if inner.persistent_workers:
+            self._kept = inner, feed
+        return inner, feed

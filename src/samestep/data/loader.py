@@ -1,0 +1,243 @@
+"""Owns the loader: the epoch and position it stands at, and its state. Never orders or fetches itself."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, IterableDataset, Sampler
+
+from samestep.data.identity import check_identity, identity
+from samestep.data.iterator import EpochIterator
+from samestep.data.keyed import KeyedMode
+from samestep.data.order import Course
+from samestep.errors import SamestepError, WrongPlace
+
+Item_co = TypeVar("Item_co", covariant=True)
+
+Randomness = Literal["sample", "batch", "torch"]
+
+
+class DataLoader(torch.utils.data.DataLoader[Item_co]):
+    """A `torch.utils.data.DataLoader` that resumes at any batch with the same bits, at any number of workers.
+
+    Each `iter(loader)` is the next epoch. Its order is a function of (seed, epoch); each sample is fetched under
+    random numbers that depend on (seed, epoch, its place in the order, its index), so neither depends on workers.
+
+    Args:
+        dataset: A map-style data set. A method `fingerprint()` of its own, if it has one, is saved and compared.
+        batch_size: Samples a batch; None hands out single samples.
+        shuffle: Whether each epoch has an order of its own.
+        sampler: Yields indices. One with `state_dict` and `load_state_dict` resumes through them, any other is
+            replayed by index, without reading samples.
+        batch_sampler: Yields lists of indices; resumes like `sampler`.
+        num_workers: Worker processes.
+        arguments: What PyTorch's loader takes by position behind these.
+        seed: Where all of the loader's random numbers come from. None: the initial seed of `generator`, else the
+            seed of the run that tracks the loader, else `torch.initial_seed()` when the first epoch starts.
+        randomness: "sample" keys the random numbers of each sample, "batch" those of each batch. "torch" draws
+            order and random numbers just as PyTorch does, and resumes only with the same number of workers.
+        options: What PyTorch's loader takes by keyword: `drop_last`, `collate_fn`, `persistent_workers`, …
+
+    Raises:
+        SamestepError: For an iterable data set, `in_order=False`, or a seed with `randomness="torch"`.
+
+    Example:
+        >>> loader = DataLoader(range(6), batch_size=2, shuffle=True, seed=0)
+        >>> batches = iter(loader)
+        >>> first = next(batches)
+        >>> state = loader.state_dict()
+        >>> rest = [batch.tolist() for batch in batches]
+        >>> resumed = DataLoader(range(6), batch_size=2, shuffle=True, seed=0, num_workers=0)
+        >>> resumed.load_state_dict(state)
+        >>> [batch.tolist() for batch in resumed] == rest
+        True
+    """
+
+    is_samestep_loader: ClassVar[bool] = True
+
+    before_next: Callable[[], None] | None = None
+    """Called at the start of every `next` of the newest iterator, before a batch is taken, also of the one that
+    ends the epoch. What it raises goes through to the loop and leaves the loader as it is."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - PyTorch's own arguments, in its order
+        self,
+        dataset: Dataset[Item_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        *arguments: Any,
+        seed: int | None = None,
+        randomness: Randomness = "sample",
+        **options: Any,
+    ) -> None:
+        super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, *arguments, **options)
+        _refuse(dataset, self.in_order, seed, randomness)
+        self.randomness = randomness
+        self._given_seed = seed
+        self._seed = seed
+        if seed is None and self.generator is not None and randomness != "torch":
+            self._seed = self.generator.initial_seed()
+        self._kind = _kind(shuffle, sampler, batch_sampler)
+        self._mode = KeyedMode(self, randomness, self._kind)
+        self._epoch = self._position = 0
+        self._newest: weakref.ref[EpochIterator] | None = None
+        self._course: Course | None = None
+        self._saved: dict[str, Any] | None = None
+
+    # --- where it stands ---------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is open, or else the next one."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """Batches of this epoch that the loop has been handed."""
+        return self._position
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, once it is known."""
+        return self._seed
+
+    @property
+    def iterator(self) -> EpochIterator | None:
+        """The newest iterator while its epoch is open."""
+        return None if self._newest is None else self._newest()
+
+    def adopt_seed(self, seed: int) -> None:
+        """Take a run's seed, unless the user gave a seed or generator, or an epoch has begun.
+
+        Args:
+            seed: Any integer; loaders of one run should get different ones.
+        """
+        if self._seed is None and self.randomness != "torch":
+            self._seed = seed
+
+    # --- epochs ------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        if self._course is not None:
+            self._supersede()
+        if self._seed is None and self.randomness != "torch":
+            self._seed = torch.initial_seed()
+        course, batches = self._mode.open(self._seed or 0, self._epoch, self._position, self._saved)
+        iterator = EpochIterator(self, batches)
+        self._course, self._saved = course, None
+        self._newest = weakref.ref(iterator)
+        return iterator
+
+    def handed(self, batch: list[Any]) -> None:
+        """Note that the loop is handed a batch of the newest iterator; called by the iterator."""
+        number: int = batch[0]
+        self._position = number + 1
+        if self._course is not None:
+            self._course.handed(number)
+        self._mode.handed(batch)
+
+    def close(self, iterator: EpochIterator) -> None:
+        """Note that an iterator has ended or was dropped; called by the iterator."""
+        if self._newest is not None and self._newest() in {iterator, None}:
+            self._end_epoch()
+
+    def _supersede(self) -> None:
+        if self.persistent_workers and (older := self.iterator) is not None:
+            older.refusal = WrongPlace(
+                "A newer iterator has taken the persistent workers of this one.",
+                path="DataLoader.__iter__",
+                hint="Finish one loop over the loader before the next, or set persistent_workers=False.",
+            )
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        self._epoch, self._position = self._epoch + 1, 0
+        self._newest = self._course = None
+
+    # --- state -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Read where the loader stands: the epoch, and the batches of it that the loop has been handed.
+
+        Returns:
+            Plain values, tensors and arrays; less than 1 kB unless a sampler or worker streams need more.
+        """
+        return {
+            "version": 1,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "position": self._position,
+            **identity(self, self.randomness, self._kind),
+            "sampler": self._sampler_state(),
+            **self._mode.state(),
+        }
+
+    def _sampler_state(self) -> dict[str, Any] | None:
+        if self._saved is not None:
+            return self._saved
+        return self._mode.rest_state() if self._course is None else self._course.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where a state was taken; the next `iter(loader)` goes on behind the last batch handed there.
+
+        Args:
+            state: What `state_dict` gave, here or in another process.
+
+        Raises:
+            StateMismatch: If the state is of another data set, order, batch size or randomness, or of another
+                seed than the one given to this loader. The loader is then as it was.
+        """
+        check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
+        self._mode.check(state)
+        if (open_iterator := self.iterator) is not None:
+            open_iterator.refusal = WrongPlace(
+                "The loader's state was loaded while this iterator was open.",
+                path="DataLoader.load_state_dict",
+                hint="Call iter(loader) again: the new iterator starts where the state says.",
+            )
+        self._newest = self._course = None
+        self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
+        self._saved = state["sampler"]
+        self._mode.load(state)
+
+
+def _kind(shuffle: bool | None, sampler: object, batch_sampler: object) -> str:
+    if batch_sampler is not None:
+        return "batch_sampler"
+    if sampler is not None:
+        return "sampler"
+    return "shuffled" if shuffle else "sequential"
+
+
+def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) -> None:
+    if isinstance(dataset, IterableDataset):
+        raise SamestepError(
+            "Iterable data sets are not supported yet.",
+            path="DataLoader.dataset",
+            expected="a map-style data set, with __getitem__ and __len__",
+            found=type(dataset).__name__,
+        )
+    if not in_order:
+        raise SamestepError(
+            "Batches that arrive in any order have no position to resume from.",
+            path="DataLoader.in_order",
+            expected=True,
+            found=False,
+        )
+    if randomness not in {"sample", "batch", "torch"}:
+        raise SamestepError(
+            "There is no such randomness.",
+            path="DataLoader.randomness",
+            expected='"sample", "batch" or "torch"',
+            found=repr(randomness),
+        )
+    if seed is not None and randomness == "torch":
+        raise SamestepError(
+            'A seed says nothing with randomness="torch".',
+            path="DataLoader.seed",
+            hint="Call torch.manual_seed, or give the loader a generator, as with PyTorch's loader.",
+        )

@@ -1,0 +1,255 @@
+"""Owns an epoch whose order comes from the user's sampler: through its own state, or replayed by index.
+
+Replaying draws indices only and never reads a sample.
+"""
+
+import copy
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import BatchSampler
+
+from samestep.data.fetch import name_of
+from samestep.data.order import Draw
+from samestep.errors import StateMismatch
+from samestep.generators import (
+    Generator,
+    derive_seed,
+    find_generators,
+    generator_state,
+    global_state,
+    seed_process,
+    set_generator_state,
+    set_global_state,
+)
+
+
+class PrivateStream:
+    """A stream of the global generators that is swapped in around every draw, so that none is taken from theirs.
+
+    Args:
+        seed: Where the stream starts.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.state: dict[str, Any] | None = None
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Let everything inside draw from the private stream."""
+        outside = global_state(devices=False)
+        if self.state is None:
+            seed_process(self._seed)
+        else:
+            set_global_state(self.state)
+        try:
+            yield
+        finally:
+            self.state = global_state(devices=False)
+            set_global_state(outside)
+
+
+class OpenStream:
+    """No stream of its own: a sampler draws from the process's generators, as PyTorch lets it."""
+
+    state: dict[str, Any] | None = None
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Change nothing."""
+        yield
+
+
+class _Mark(NamedTuple):
+    """Where a course stands behind one batch."""
+
+    samples: int
+    digest: int = 0
+    own: Any = None
+    stream: dict[str, Any] | None = None
+
+
+class SamplerOrder:
+    """The user's sampler or batch sampler, and the generators found in it.
+
+    Args:
+        source: What yields indices (`batched=False`) or batches of them.
+        batched: Whether the source yields batches.
+        generator: A generator that the loader draws from for the source; None for the global one.
+    """
+
+    def __init__(self, source: Iterable[Any], *, batched: bool, generator: torch.Generator | None = None) -> None:
+        self.source = source
+        self.batched = batched
+        self._generator = generator
+        inner = source.sampler if type(source) is BatchSampler else None
+        candidates = [each for each in (source, inner) if each is not None]
+        self.stateful: Any = next((each for each in candidates if _has_state(each)), None)
+        self._told: Any = next((each for each in candidates if callable(getattr(each, "set_epoch", None))), None)
+        self._last_told = self.told_epoch()
+
+    def generators(self) -> dict[str, Generator]:
+        """Find the generators that decide the order, but for those of a sampler that has a state of its own."""
+        return find_generators([None if self.stateful else self.source, self._generator], "sampler")
+
+    def state(self) -> dict[str, Any]:
+        """Read what decides the draws that come next."""
+        state: dict[str, Any] = {}
+        if states := {path: generator_state(each) for path, each in self.generators().items()}:
+            state["generators"] = states
+        if (epoch := self.told_epoch()) is not None:
+            state["epoch"] = epoch
+        if self.stateful is not None:
+            state["own"] = copy.deepcopy(self.stateful.state_dict())
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Set what decides the draws that come next."""
+        if "epoch" in state and self._told is not None:
+            self._told.set_epoch(state["epoch"])
+            self._last_told = self.told_epoch()
+        if "own" in state and self.stateful is not None:
+            self.stateful.load_state_dict(copy.deepcopy(state["own"]))
+        self.set_generators(state.get("generators", {}))
+
+    def set_generators(self, states: dict[str, Any]) -> None:
+        """Set the generators by path; raise `StateMismatch` for one that is not there."""
+        found = self.generators()
+        for path, state in states.items():
+            if path not in found:
+                raise StateMismatch(
+                    "The sampler has lost a generator that the saved state names.",
+                    path=path,
+                    found=", ".join(found) or "no generator",
+                    hint="Build the sampler as in the run that saved the state.",
+                )
+            set_generator_state(found[path], state)
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Call `set_epoch` of a sampler that has it, unless the user's own call has changed its epoch."""
+        if self._told is not None and self.told_epoch() == self._last_told:
+            self._told.set_epoch(epoch)
+        self._last_told = self.told_epoch()
+
+    def told_epoch(self) -> int | None:
+        """Read the epoch that `set_epoch` has set, where the sampler shows it."""
+        epoch = getattr(self._told, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+
+class SamplerCourse:
+    """One epoch drawn from the user's sampler.
+
+    Args:
+        order: The sampler with its generators, set to where the epoch starts.
+        stream: Where draws from the global generators come from.
+        start: The number of the first batch to draw; the ones before it are skipped by index.
+        saved: The state of an earlier course of this epoch that stood at `start`.
+    """
+
+    def __init__(
+        self, order: SamplerOrder, stream: PrivateStream | OpenStream, start: int, saved: dict[str, Any] | None
+    ) -> None:
+        self._order = order
+        self._stream = stream
+        self._skip = 0 if order.stateful is not None else start
+        self._expected = saved
+        self._start = order.state()
+        self._next = start - self._skip
+        self._behind = _Mark(0)
+        if order.stateful is not None:
+            self._behind = _Mark(saved["samples"] if saved else 0, own=self._start["own"])
+            stream.state = saved.get("stream") if saved else None
+        self._ahead = self._behind
+        self._marks: dict[int, _Mark] = {}
+        self._iterator: Iterator[Any] | None = None
+        self._generators = order.generators()
+        self._last_seen: bytes | None = None
+        self._shared = saved is not None and "now" in saved
+
+    def open(self) -> None:
+        """Call `iter` on the sampler, as often as PyTorch would."""
+        self._last_seen = None
+        with self._stream.drawn():
+            self._iterator = iter(self._order.source)
+
+    def skip(self) -> None:
+        """Draw the batches that the loop has been handed before, and check that they are the same."""
+        while self._skip:
+            self._skip -= 1
+            self.handed(self._draw().number)
+        if self._expected is not None and self._behind.digest != self._expected["digest"]:
+            raise StateMismatch(
+                "The sampler does not repeat the order that it had when the state was saved.",
+                path="sampler",
+                hint="Let it draw from generators that it holds as attributes or from the global ones,"
+                " or give it state_dict and load_state_dict.",
+            )
+        self._expected = None
+
+    def __next__(self) -> Draw:
+        self.skip()
+        return self._draw()
+
+    def handed(self, number: int) -> None:
+        """Note that the loop has been handed this batch."""
+        for each in [each for each in self._marks if each <= number]:
+            self._behind = self._marks.pop(each)
+
+    def state(self) -> dict[str, Any]:
+        """Give the epoch's start and what tells whether a replay has come to the same place."""
+        behind = self._behind
+        state = {"start": self._start, "samples": behind.samples, "digest": behind.digest}
+        if self._order.stateful is not None:
+            state |= {"start": {**self._start, "own": behind.own}, "stream": behind.stream}
+        if self._shared or (self._last_seen is not None and self._look() != self._last_seen):
+            state["now"] = self._order.state()["generators"]
+        return state
+
+    def settle(self, saved: dict[str, Any] | None = None) -> None:
+        """Set generators that others draw from too to where they stood when the state was saved."""
+        if saved is not None and "now" in saved:
+            self._order.set_generators(saved["now"])
+        if self._last_seen is not None:
+            self._last_seen = self._look()
+
+    def _draw(self) -> Draw:
+        if self._iterator is None:
+            self.open()
+        assert self._iterator is not None  # noqa: S101 - for the type checker
+        if self._generators and self._last_seen is not None:
+            self._shared = self._shared or self._look() != self._last_seen
+        with self._stream.drawn():
+            indices = next(self._iterator)
+        if self._generators:
+            self._last_seen = self._look()
+        return self._noted(indices)
+
+    def _noted(self, indices: Any) -> Draw:
+        draw = Draw(self._next, self._ahead.samples, indices)
+        replayed = self._order.stateful is None
+        self._ahead = _Mark(
+            draw.first + (len(indices) if self._order.batched else 1),
+            derive_seed(self._ahead.digest, name_of(indices)) if replayed else 0,
+            None if replayed else copy.deepcopy(self._order.stateful.state_dict()),
+            None if replayed else self._stream.state,
+        )
+        self._marks[draw.number] = self._ahead
+        self._next += 1
+        return draw
+
+    def _look(self) -> bytes:
+        return pickle.dumps([_plain(generator_state(each)) for each in self._generators.values()])
+
+
+def _plain(state: Any) -> Any:
+    # A tensor's pickle holds a storage key that differs from one pickling to the next.
+    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else state
+
+
+def _has_state(sampler: object) -> bool:
+    return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))

@@ -174,7 +174,8 @@ def decode_manifest(data: bytes, path: object = MANIFEST_FILE) -> Manifest:
     body = _intact_body(data, path)
     try:
         manifest = _decoder.decode(body)
-        json.loads(body, object_pairs_hook=_require_unique)
+        if msgspec.json.encode(manifest) != body:  # equal bytes hold no key twice, and that is quickly seen
+            json.loads(body, object_pairs_hook=_require_unique)
     except (ValueError, RecursionError) as error:  # msgspec's and json's errors are ValueErrors
         raise CorruptCheckpoint("The manifest is not one of format 1.", path=path, found=error) from error
     _require_consistent(manifest, path)
@@ -205,7 +206,8 @@ def _intact_body(data: bytes, path: object) -> bytes:
     """Give the JSON object that the manifest's digest covers."""
     if len(data) > MOST_MANIFEST_BYTES:
         _refuse(path, "The manifest is too large.", f"at most {MOST_MANIFEST_BYTES} bytes", f"{len(data)} bytes")
-    if not data.endswith(b'"}\n') or data != _seal(data[:-_TAIL_BYTES] + b"}"):
+    covered = memoryview(data)[:-_TAIL_BYTES]
+    if data[-_TAIL_BYTES:] != _TAIL % xxhash.xxh3_128_hexdigest(covered).encode():
         _refuse(path, "The manifest is damaged or cut short.", "bytes that match the digest at its end", None)
     body = data[:-_TAIL_BYTES] + b"}"
     _require_known_format(body, path)
@@ -322,21 +324,29 @@ def _require_consistent(manifest: Manifest, path: object) -> None:
     claimed = dict.fromkeys(sizes, 0)
     owners: dict[str, str] = {}
     for item, name, entry in each_tensor(manifest):
-        where = f"{path}: {item}[{name!r}]"
-        _require_plausible(entry, where)
+        _require_plausible(entry, path, item, name)
         if owners.setdefault(entry.file, item) != item or entry.file not in sizes:
+            where = _where(path, item, name)
             _refuse(where, "A tensor is in a file that is not its item's.", None, entry.file)
         claimed[entry.file] += tensor_bytes(entry)
         if claimed[entry.file] > sizes[entry.file]:
+            where = _where(path, item, name)
             _refuse(where, "The tensors are larger than their file.", f"at most {sizes[entry.file]} bytes", None)
 
 
-def _require_plausible(entry: TensorEntry, where: str) -> None:
+def _where(path: object, item: str, name: str) -> str:
+    return f"{path}: {item}[{name!r}]"
+
+
+def _require_plausible(entry: TensorEntry, path: object, item: str, name: str) -> None:
     if entry.dtype not in ELEMENT_TYPES:
+        where = _where(path, item, name)
         _refuse(where, "The element type is unknown.", "a dtype of format 1", repr(entry.dtype))
     if len(entry.shape) != len(entry.strides):
+        where = _where(path, item, name)
         _refuse(where, "Shape and strides differ in length.", f"{len(entry.shape)} strides", len(entry.strides))
     if not is_within_reach(entry.shape, entry.strides, ELEMENT_TYPES[entry.dtype].size):
+        where = _where(path, item, name)
         _refuse(where, "The strides span far more memory than the elements.", entry.shape, entry.strides)
 
 

@@ -1,0 +1,189 @@
+"""Owns the reading of trees, friendly or hostile. Never imports, runs or trusts anything that a tree names."""
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samestep.errors import CorruptCheckpoint, SamestepError
+from samestep.state.leaves import READERS, read_numpy_dtype
+from samestep.state.lookup import FACTORIES, find_enum, find_namedtuple
+from samestep.state.paths import child_path
+from samestep.state.snapshot import Json
+from samestep.state.tensors import dtype_from_name, extent, placed, tensor_bytes, with_strides
+
+DEEPEST = 100
+"""How many containers may lie in one another: far more than states have, far less than Python's stack."""
+
+Place = Callable[[Tensor, str], Tensor]
+
+
+def decode(tree: Json, tensors: Mapping[str, Tensor], *, place: Place | None = None) -> Any:
+    """Turn a tree and its tensors back into the value.
+
+    Args:
+        tree: What `encode` gave.
+        tensors: The tensors by name.
+        place: Puts a tensor, given with the type of device from which it was saved, on its device. By default
+            it goes to the current device of that type, and to the CPU where there is none.
+
+    Returns:
+        The value. Its tensors and arrays are copies, so that using it does not change the snapshot.
+
+    Raises:
+        CorruptCheckpoint: The tree is not one that `encode` gives, or a tensor is missing.
+        StateMismatch: It names an enum or named tuple that this process has not loaded.
+
+    Example:
+        >>> decode({"$kind": "tuple", "value": [1, {"$tensor": "w"}]}, {"w": torch.ones(1)})
+        (1, tensor([1.]))
+    """
+    return _Decoder(tensors, place or to_device_of_type).decode(tree, "", 0)
+
+
+def to_device_of_type(tensor: Tensor, kind: str) -> Tensor:
+    """Move a tensor to the current device of a type; leave it on the CPU where there is no such device."""
+    if kind == "cpu":
+        return tensor
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return placed(tensor, kind) if accelerator is not None and accelerator.type == kind else tensor
+
+
+class _Decoder:
+    def __init__(self, tensors: Mapping[str, Tensor], place: Place) -> None:
+        self._tensors = tensors
+        self._place = place
+        self._copies: dict[tuple[str, str], Tensor] = {}
+
+    def decode(self, tree: Json, path: str, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise CorruptCheckpoint(f"The tree of state is nested more than {DEEPEST} levels deep.", path=path)
+        try:
+            return self._decode(tree, path, depth)
+        except SamestepError:
+            raise
+        except Exception as error:
+            raise CorruptCheckpoint(
+                "A value in the state cannot be read.", path=path or "the whole tree", found=f"{error}"
+            ) from error
+
+    def _decode(self, tree: Json, path: str, depth: int) -> Any:
+        if isinstance(tree, list):
+            return self._items(tree, path, depth)
+        if not isinstance(tree, dict):
+            return tree
+        if "$tensor" in tree:
+            return self._tensor(tree["$tensor"], tree.get("device", "cpu"), path)
+        if "$view" in tree:
+            return self._view(tree["$view"], tree.get("device", "cpu"), path)
+        if "$kind" in tree:
+            return self._kind(tree["$kind"], tree, path, depth)
+        return {key: self.decode(value, child_path(path, key), depth + 1) for key, value in tree.items()}
+
+    def _items(self, items: list[Json], path: str, depth: int) -> list[Any]:
+        return [self.decode(each, child_path(path, index), depth + 1) for index, each in enumerate(items)]
+
+    # --- tensors ---------------------------------------------------------------------------------------
+
+    def _tensor(self, name: str, device: str, path: str) -> Tensor:
+        if (name, device) not in self._copies:
+            if name not in self._tensors:
+                raise CorruptCheckpoint("A tensor is missing from the checkpoint.", path=path, expected=name)
+            tensor = self._tensors[name]
+            self._copies[name, device] = self._place(with_strides(tensor, tensor.stride()), device)
+        return self._copies[name, device]
+
+    def _view(self, view: dict[str, Json], device: str, path: str) -> Tensor:
+        base = self._tensor(view["base"], device, path)
+        dtype = dtype_from_name(view["dtype"])
+        shape, strides, offset = [int(size) for size in view["shape"]], view["strides"], int(view["offset"])
+        if min([*shape, *strides, offset, 0]) < 0:
+            raise ValueError("sizes, strides and offset cannot be negative")
+        needed = (offset + extent(shape, strides)) * dtype.itemsize
+        if needed > base.untyped_storage().nbytes():  # `set_` would enlarge the memory instead of refusing
+            raise ValueError("the view reaches beyond its base")
+        view_of = torch.empty(0, dtype=dtype, device=base.device)
+        return view_of.set_(base.untyped_storage(), offset, shape, strides)
+
+    # --- kinds -----------------------------------------------------------------------------------------
+
+    def _kind(self, kind: str, tree: dict[str, Json], path: str, depth: int) -> Any:
+        if kind in READERS:
+            return READERS[kind](tree["value"])
+        if kind not in self._kinds:
+            raise CorruptCheckpoint(
+                "The state holds a kind of value that this version does not know.", path=path, found=repr(kind)
+            )
+        return self._kinds[kind](self, tree, path, depth)
+
+    def children(self, tree: dict[str, Json], path: str, depth: int) -> list[Any]:
+        if not isinstance(tree["value"], list):
+            raise TypeError("a list was expected")
+        return self._items(tree["value"], path, depth)
+
+    def pairs(self, tree: dict[str, Json], path: str, depth: int) -> dict[Any, Any]:
+        if not isinstance(tree["value"], list):
+            raise TypeError("a list of pairs was expected")
+        result = {}
+        for key_tree, value_tree in tree["value"]:
+            key = self.decode(key_tree, path, depth + 1)
+            result[key] = self.decode(value_tree, child_path(path, key), depth + 1)
+        return result
+
+    def _counter(self, tree: dict[str, Json], path: str, depth: int) -> Counter[Any]:
+        result: Counter[Any] = Counter()
+        dict.update(result, self.pairs(tree, path, depth))  # Counter's own update would add
+        return result
+
+    def _enum(self, tree: dict[str, Json], path: str, depth: int) -> Any:
+        kind, names = find_enum(tree["class"]), self.children(tree, path, depth)
+        members = [kind.__members__[name] for name in names]
+        if len(members) == 1:
+            return members[0]
+        result: Any = kind(0)
+        for member in members:
+            result |= member
+        return result
+
+    def _namedtuple(self, tree: dict[str, Json], path: str, depth: int) -> Any:
+        values = self.children(tree, path, depth)
+        kind = find_namedtuple(tree["class"], tree["fields"])
+        if len(values) != len(tree["fields"]):
+            raise ValueError("the number of values is not that of the fields")
+        return tuple.__new__(kind, values)
+
+    def _array(self, tree: dict[str, Json], path: str, depth: int) -> np.ndarray[Any, Any]:
+        tensor = self.decode(tree["value"], path, depth + 1)
+        if not isinstance(tensor, Tensor):
+            raise TypeError("a tensor was expected")
+        return tensor.cpu().numpy()
+
+    def _raw_array(self, tree: dict[str, Json], path: str, depth: int) -> np.ndarray[Any, Any]:
+        value = tree["value"]
+        dtype = read_numpy_dtype(value["dtype"])
+        content = bytearray(tensor_bytes(self.decode(value["bytes"], path, depth + 1)))
+        shape = tuple(int(size) for size in value["shape"])
+        if int(np.prod(shape, dtype=object)) * dtype.itemsize != len(content) or value["order"] not in {"C", "F"}:
+            raise ValueError("the bytes do not fit the array's shape")
+        return np.ndarray(shape, dtype, content, order=value["order"])
+
+    _kinds: ClassVar[dict[str, Callable[..., Any]]] = {
+        "tuple": lambda decoder, tree, path, depth: tuple(decoder.children(tree, path, depth)),
+        "set": lambda decoder, tree, path, depth: set(decoder.children(tree, path, depth)),
+        "frozenset": lambda decoder, tree, path, depth: frozenset(decoder.children(tree, path, depth)),
+        "slice": lambda decoder, tree, path, depth: slice(*decoder.children(tree, path, depth)),
+        "deque": lambda decoder, tree, path, depth: deque(decoder.children(tree, path, depth), tree["maxlen"]),
+        "dict": pairs,
+        "OrderedDict": lambda decoder, tree, path, depth: OrderedDict(decoder.pairs(tree, path, depth)),
+        "defaultdict": lambda decoder, tree, path, depth: defaultdict(
+            FACTORIES[tree["factory"]], decoder.pairs(tree, path, depth)
+        ),
+        "Counter": _counter,
+        "namedtuple": _namedtuple,
+        "enum": _enum,
+        "ndarray": _array,
+        "ndarray.bytes": _raw_array,
+    }

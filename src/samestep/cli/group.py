@@ -6,7 +6,6 @@ Exit statuses: 0 done (equal, sound); 1 the answer is no (differs, corrupt); 2 w
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,11 +86,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(error: Exception, *, as_json: bool) -> int:
     status, described = _describe(error)
-    import traceback  # only a defect needs it
-
     if as_json:
         output.print_json({"error": described})
     elif described["kind"] == "Defect":
+        import traceback  # takes time that nothing else needs
+
         output.warn(
             f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above."
         )

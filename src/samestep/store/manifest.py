@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Never
 
 import msgspec
@@ -23,8 +24,12 @@ MOST_MANIFEST_BYTES = 256 * 1024 * 1024
 _LARGEST = 2**62
 """No size, shape, stride or step is larger, so that sums and products stay small."""
 
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_%-]+(\.extra|\.frozen)?\.safetensors$", max_length=255)]
+# In Python's expressions `$` also matches before a line feed at the end, and `\d` digits of every script.
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
+FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_%-]+(\.extra|\.frozen)?\.safetensors$(?!\n)", max_length=255)]
+Time = Annotated[
+    str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$(?!\n)")
+]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Dimensions = Annotated[list[Count], Meta(max_length=64)]
 NotFinite = Literal["nan", "inf", "-inf"]
@@ -96,7 +101,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     epoch: Count | None
     metrics: dict[str, float | NotFinite]
     tags: list[str]
-    created: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+    created: Time
     files: list[FileEntry]
     items: dict[str, ItemEntry]
     environment: dict[str, Any]
@@ -214,6 +219,16 @@ def _intact_body(data: bytes, path: object) -> bytes:
     return body
 
 
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema of a manifest file, as `docs/manifest.schema.json` holds it."""
+    schema = msgspec.json.schema(Manifest)
+    manifest = schema["$defs"]["Manifest"]
+    del manifest["properties"]["format"]["default"]
+    manifest["properties"]["digest"] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+    manifest["required"] = list(manifest["properties"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 def _seal(body: bytes) -> bytes:
     body = body[:-1]
     return body + _TAIL % xxhash.xxh3_128_hexdigest(body).encode()
@@ -299,6 +314,14 @@ def each_tensor(manifest: Manifest) -> Iterator[tuple[str, str, TensorEntry]]:
             yield item, name, entry
 
 
+def created_seconds(manifest: Manifest) -> float | None:
+    """Give the seconds since 1970 at which the checkpoint was written; None when there is no such time."""
+    try:
+        return datetime.fromisoformat(manifest.created).timestamp()
+    except ValueError:
+        return None
+
+
 def metric_values(manifest: Manifest) -> dict[str, float]:
     """Give the scores as numbers, NaN and infinities included."""
     return {name: float(value) for name, value in manifest.metrics.items()}
@@ -318,6 +341,8 @@ def _metric_entry(value: float) -> float | NotFinite:
 
 
 def _require_consistent(manifest: Manifest, path: object) -> None:
+    if created_seconds(manifest) is None:
+        _refuse(path, "The manifest says no time that exists.", "ISO 8601 in UTC", manifest.created)
     sizes = {file.name: file.bytes for file in manifest.files}
     if len({name.lower() for name in sizes}) != len(manifest.files):
         _refuse(path, "The manifest lists a file twice.", "each name once, whatever its case", None)

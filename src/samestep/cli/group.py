@@ -6,7 +6,6 @@ Exit statuses: 0 done (equal, sound); 1 the answer is no (differs, corrupt); 2 w
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ VERBS = {
     "diff": "samestep.cli.diff",
     "verify": "samestep.cli.verify",
     "prune": "samestep.cli.prune",
+    "export": "samestep.cli.export",
 }
 """The module of each verb, in the order of the help; it has a click command named `command`."""
 
@@ -72,26 +72,43 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # names may be no text of this locale
     try:
-        status = group.main(words, prog_name="samestep", standalone_mode=False)
+        status = _answer(words or ["--help"])
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone (`samestep ls runs/a | head -1`): be silent, also when Python flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    return status
+
+
+def _answer(words: list[str]) -> int:
+    try:
+        status = _invoke(words)
+    except BrokenPipeError:
+        raise
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:  # noqa: BLE001 — the outermost place
         return _fail(error, as_json="--json" in words)
-    return int(status or 0)
+    return status if isinstance(status, int) else 0
+
+
+def _invoke(words: list[str]) -> object:
+    """Parse and run; without click's own `main`, for which a reader that goes away is status 1."""
+    try:
+        with group.make_context("samestep", words) as context:
+            return group.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
 
 
 def _fail(error: Exception, *, as_json: bool) -> int:
     status, described = _describe(error)
-    import traceback  # only a defect needs it
-
     if as_json:
         output.print_json({"error": described})
     elif described["kind"] == "Defect":
+        import traceback  # takes time that nothing else needs
+
         output.warn(
             f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above."
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from samestep.errors import NoCheckpoint, SamestepError
 from samestep.store import folder
-from samestep.store.listing import COMPLETE, Listed, list_checkpoints
+from samestep.store.listing import COMPLETE, Listed, look_at
 from samestep.store.manifest import MANIFEST_FILE
 from samestep.store.reading import Checkpoint
 from samestep.store.records import RUN_FILE
@@ -111,22 +111,38 @@ def _content(path: Path) -> str:
 
 
 def _choose(place: Place, which: str) -> Listed:
-    """Choose among the complete ones, newest last."""
-    complete = [each for each in list_checkpoints(place.checkpoints) if each.status == COMPLETE]
-    if which.isdecimal():
-        fitting = [each for each in complete if each.step == int(which)]
-    elif which.startswith("best:"):
-        fitting = _best(complete, *which.split(":")[1:3])
+    """Choose among the complete ones; looks at no more of them than it must."""
+    folders = folder.list_folders(place.checkpoints)
+    if which == "latest":
+        fitting = _newest_complete(folders)
+    elif which.isdecimal():
+        named = [(folder.parse_name(path.name), path) for path in folders]
+        fitting = _newest_complete([path for name, path in named if name is not None and name[0] == int(which)])
     else:
-        fitting = [each for each in complete if which in {"latest", *each.tags, each.path.name}]
-    if not fitting:
+        complete = [each for each in map(look_at, folders) if each.status == COMPLETE]
+        fitting = _marked(complete, which)
+    if fitting is None:
+        listed = [_label(each) for each in map(look_at, folders) if each.status == COMPLETE]
         raise NoCheckpoint(
             f"The run has no complete checkpoint {which!r}.",
             path=place.directory,
-            found=", ".join(_label(each) for each in complete) or "no complete checkpoint",
+            found=", ".join(listed) or "no complete checkpoint",
             hint="Name the score: RUN@best:val_acc, or RUN@best:val_loss:min." if which == "best" else None,
         )
-    return fitting[-1]
+    return fitting
+
+
+def _newest_complete(folders: list[Path]) -> Listed | None:
+    return next((each for each in map(look_at, reversed(folders)) if each.status == COMPLETE), None)
+
+
+def _marked(complete: list[Listed], which: str) -> Listed | None:
+    """Find the best by a score, or the newest with a tag or name."""
+    if which.startswith("best:"):
+        fitting = _best(complete, *which.split(":")[1:3])
+    else:
+        fitting = [each for each in complete if which in {*each.tags, each.path.name}]
+    return fitting[-1] if fitting else None
 
 
 def _best(complete: list[Listed], metric: str, mode: str = "max") -> list[Listed]:

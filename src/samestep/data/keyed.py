@@ -77,7 +77,7 @@ class KeyedMode:
         """Give what must be known between two epochs to start the next one."""
         return None if self._order is None else {"start": self._order.state()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, inside: bool) -> dict[str, Any]:  # noqa: ARG002 - the other mode needs to know
         """Give nothing more: random numbers follow from the seed and the position."""
         return {}
 

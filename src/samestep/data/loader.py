@@ -12,6 +12,7 @@ from samestep.data.identity import check_identity, identity
 from samestep.data.iterator import EpochIterator
 from samestep.data.keyed import KeyedMode
 from samestep.data.order import Course
+from samestep.data.stock import StockMode
 from samestep.errors import SamestepError, WrongPlace
 
 Item_co = TypeVar("Item_co", covariant=True)
@@ -82,7 +83,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         if seed is None and self.generator is not None and randomness != "torch":
             self._seed = self.generator.initial_seed()
         self._kind = _kind(shuffle, sampler, batch_sampler)
-        self._mode = KeyedMode(self, randomness, self._kind)
+        self._mode = StockMode(self) if randomness == "torch" else KeyedMode(self, randomness, self._kind)
         self._epoch = self._position = 0
         self._newest: weakref.ref[EpochIterator] | None = None
         self._course: Course | None = None
@@ -173,7 +174,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             "position": self._position,
             **identity(self, self.randomness, self._kind),
             "sampler": self._sampler_state(),
-            **self._mode.state(),
+            **self._mode.state(inside=self._course is not None),
         }
 
     def _sampler_state(self) -> dict[str, Any] | None:

@@ -171,6 +171,14 @@ class SamplerCourse:
         self._last_seen: bytes | None = None
         self._shared = saved is not None and "now" in saved
 
+    def generator_states(self) -> dict[str, Any]:
+        """Read the generators that decide the order, by path."""
+        return {path: generator_state(each) for path, each in self._generators.items()}
+
+    def start_here(self) -> None:
+        """Let the epoch start from the states of now."""
+        self._start = self._order.state()
+
     def open(self) -> None:
         """Call `iter` on the sampler, as often as PyTorch would."""
         self._last_seen = None

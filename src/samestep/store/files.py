@@ -97,7 +97,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put new content in a file's place, atomically and durably: readers see the old or the new, never a part."""
-    draft = path.with_name(f".tmp-{path.name}-{os.urandom(4).hex()}")
+    draft = path.with_name(f".tmp-{path.name}")
+    remove_file(draft)  # what a killed writer left; one fixed name, so that they never pile up
     try:
         write_file(draft, data)
         rename(draft, path)
@@ -105,19 +106,6 @@ def replace_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             system.unlink(draft)
         raise
-
-
-def append_line(path: Path, line: bytes) -> None:
-    """Append one line to a file durably, making the file if needed."""
-    is_new = not path.exists()
-    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        write_all(descriptor, memoryview(line.rstrip(b"\n") + b"\n"))
-        system.fsync(descriptor)
-    finally:
-        system.close(descriptor)
-    if is_new:
-        sync_folder(path.parent)
 
 
 def rename(source: Path, target: Path) -> None:

@@ -21,7 +21,13 @@ _SIGNATURES = {
 _MOST_OPERATIONS = 200_000
 """So many steps of a pickle are looked at: enough for the largest models' names, and bounded for hostile files."""
 
-_TENSOR_BUILDERS = ("torch._utils _rebuild_", "torch._tensor _rebuild_", "collections OrderedDict", "torch ")
+_TENSOR_BUILDERS = (
+    "torch._utils _rebuild_",
+    "torch._tensor _rebuild_",
+    "collections OrderedDict",
+    "__builtin__ set",
+    "torch ",
+)
 _TRAINING_KEYS = {
     "optimizer",
     "optimizer_state_dict",

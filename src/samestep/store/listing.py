@@ -55,7 +55,7 @@ def list_checkpoints(directory: Path) -> list[Listed]:
         >>> list_checkpoints(Path("nowhere"))
         []
     """
-    named = [_listed(path) for path in folder.list_folders(directory)]
+    named = [look_at(path) for path in folder.list_folders(directory)]
     quarantine = directory / folder.QUARANTINE
     aside = sorted(path for path in quarantine.iterdir() if path.is_dir()) if quarantine.is_dir() else []
     return named + [_set_aside(path) for path in aside]
@@ -75,7 +75,15 @@ def count_drafts(directory: Path) -> int:
     )
 
 
-def _listed(path: Path) -> Listed:
+def look_at(path: Path) -> Listed:
+    """Look at one checkpoint: its manifest's own digest and the sizes of its files.
+
+    Args:
+        path: Its folder.
+
+    Returns:
+        What is there.
+    """
     named = folder.parse_name(path.name)
     step = None if named is None else named[0]
     if not folder.is_committed(path):
@@ -101,7 +109,7 @@ def _listed(path: Path) -> Listed:
 def _set_aside(path: Path) -> Listed:
     """Describe what was moved away: damaged, or left behind by a run that went back to an earlier step."""
     named = folder.parse_name(path.name) or folder.parse_name(path.name.rpartition("-")[0])
-    found = _listed(path)
+    found = look_at(path)
     step = found.step if named is None else named[0]
     why = found.problem or "A run that went back to an earlier step left it behind."
     return replace(found, status=QUARANTINED, step=step, problem=why)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Never
 
 import msgspec
@@ -23,8 +24,12 @@ MOST_MANIFEST_BYTES = 256 * 1024 * 1024
 _LARGEST = 2**62
 """No size, shape, stride or step is larger, so that sums and products stay small."""
 
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_%-]+(\.extra|\.frozen)?\.safetensors$", max_length=255)]
+# In Python's expressions `$` also matches before a line feed at the end, and `\d` digits of every script.
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
+FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_%-]+(\.extra|\.frozen)?\.safetensors$(?!\n)", max_length=255)]
+Time = Annotated[
+    str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$(?!\n)")
+]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Dimensions = Annotated[list[Count], Meta(max_length=64)]
 NotFinite = Literal["nan", "inf", "-inf"]
@@ -96,7 +101,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     epoch: Count | None
     metrics: dict[str, float | NotFinite]
     tags: list[str]
-    created: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+    created: Time
     files: list[FileEntry]
     items: dict[str, ItemEntry]
     environment: dict[str, Any]
@@ -174,7 +179,8 @@ def decode_manifest(data: bytes, path: object = MANIFEST_FILE) -> Manifest:
     body = _intact_body(data, path)
     try:
         manifest = _decoder.decode(body)
-        json.loads(body, object_pairs_hook=_require_unique)
+        if msgspec.json.encode(manifest) != body:  # equal bytes hold no key twice, and that is quickly seen
+            json.loads(body, object_pairs_hook=_require_unique)
     except (ValueError, RecursionError) as error:  # msgspec's and json's errors are ValueErrors
         raise CorruptCheckpoint("The manifest is not one of format 1.", path=path, found=error) from error
     _require_consistent(manifest, path)
@@ -205,11 +211,22 @@ def _intact_body(data: bytes, path: object) -> bytes:
     """Give the JSON object that the manifest's digest covers."""
     if len(data) > MOST_MANIFEST_BYTES:
         _refuse(path, "The manifest is too large.", f"at most {MOST_MANIFEST_BYTES} bytes", f"{len(data)} bytes")
-    if not data.endswith(b'"}\n') or data != _seal(data[:-_TAIL_BYTES] + b"}"):
+    covered = memoryview(data)[:-_TAIL_BYTES]
+    if data[-_TAIL_BYTES:] != _TAIL % xxhash.xxh3_128_hexdigest(covered).encode():
         _refuse(path, "The manifest is damaged or cut short.", "bytes that match the digest at its end", None)
     body = data[:-_TAIL_BYTES] + b"}"
     _require_known_format(body, path)
     return body
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema of a manifest file, as `docs/manifest.schema.json` holds it."""
+    schema = msgspec.json.schema(Manifest)
+    manifest = schema["$defs"]["Manifest"]
+    del manifest["properties"]["format"]["default"]
+    manifest["properties"]["digest"] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+    manifest["required"] = list(manifest["properties"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _seal(body: bytes) -> bytes:
@@ -297,6 +314,14 @@ def each_tensor(manifest: Manifest) -> Iterator[tuple[str, str, TensorEntry]]:
             yield item, name, entry
 
 
+def created_seconds(manifest: Manifest) -> float | None:
+    """Give the seconds since 1970 at which the checkpoint was written; None when there is no such time."""
+    try:
+        return datetime.fromisoformat(manifest.created).timestamp()
+    except ValueError:
+        return None
+
+
 def metric_values(manifest: Manifest) -> dict[str, float]:
     """Give the scores as numbers, NaN and infinities included."""
     return {name: float(value) for name, value in manifest.metrics.items()}
@@ -316,27 +341,37 @@ def _metric_entry(value: float) -> float | NotFinite:
 
 
 def _require_consistent(manifest: Manifest, path: object) -> None:
+    if created_seconds(manifest) is None:
+        _refuse(path, "The manifest says no time that exists.", "ISO 8601 in UTC", manifest.created)
     sizes = {file.name: file.bytes for file in manifest.files}
     if len({name.lower() for name in sizes}) != len(manifest.files):
         _refuse(path, "The manifest lists a file twice.", "each name once, whatever its case", None)
     claimed = dict.fromkeys(sizes, 0)
     owners: dict[str, str] = {}
     for item, name, entry in each_tensor(manifest):
-        where = f"{path}: {item}[{name!r}]"
-        _require_plausible(entry, where)
+        _require_plausible(entry, path, item, name)
         if owners.setdefault(entry.file, item) != item or entry.file not in sizes:
+            where = _where(path, item, name)
             _refuse(where, "A tensor is in a file that is not its item's.", None, entry.file)
         claimed[entry.file] += tensor_bytes(entry)
         if claimed[entry.file] > sizes[entry.file]:
+            where = _where(path, item, name)
             _refuse(where, "The tensors are larger than their file.", f"at most {sizes[entry.file]} bytes", None)
 
 
-def _require_plausible(entry: TensorEntry, where: str) -> None:
+def _where(path: object, item: str, name: str) -> str:
+    return f"{path}: {item}[{name!r}]"
+
+
+def _require_plausible(entry: TensorEntry, path: object, item: str, name: str) -> None:
     if entry.dtype not in ELEMENT_TYPES:
+        where = _where(path, item, name)
         _refuse(where, "The element type is unknown.", "a dtype of format 1", repr(entry.dtype))
     if len(entry.shape) != len(entry.strides):
+        where = _where(path, item, name)
         _refuse(where, "Shape and strides differ in length.", f"{len(entry.shape)} strides", len(entry.strides))
     if not is_within_reach(entry.shape, entry.strides, ELEMENT_TYPES[entry.dtype].size):
+        where = _where(path, item, name)
         _refuse(where, "The strides span far more memory than the elements.", entry.shape, entry.strides)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from samestep.errors import CorruptCheckpoint, NoCheckpoint
 from samestep.state.snapshot import Snapshot
 from samestep.store import folder, verifying
-from samestep.store.manifest import MANIFEST_FILE, Manifest, metric_values
+from samestep.store.manifest import MANIFEST_FILE, Manifest, created_seconds, metric_values
 from samestep.store.retention import Entry
 from samestep.store.verifying import Problem
 
@@ -176,15 +176,8 @@ class Checkpoint:
             order=self.order,
             metrics=self.metrics,
             tags=tuple(self.tags),
-            created=created_seconds(self.created),
+            created=created_seconds(self.manifest) or 0.0,
         )
-
-
-def created_seconds(created: str) -> float:
-    """Give the seconds since 1970 of a manifest's `created`."""
-    from datetime import datetime
-
-    return datetime.fromisoformat(created).timestamp()
 
 
 def find_checkpoints(directory: str | Path) -> list[Checkpoint]:

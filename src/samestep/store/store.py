@@ -206,9 +206,9 @@ class Store:
             CorruptCheckpoint: The one asked for is damaged; it names file and tensor.
             StateMismatch: Checkpoint and objects do not belong together; nothing has been changed.
         """
+        checkpoint, snapshot = self._choose(which, map_location)
         from samestep.state.capture import restore
 
-        checkpoint, snapshot = self._choose(which, map_location)
         restore(objects, snapshot.items, allow_missing)
         return checkpoint
 

@@ -112,7 +112,7 @@ def file_stem(item: str, taken: set[str]) -> str:
 
     Example:
         >>> file_stem("model", set()), file_stem("../é", set()), file_stem("EMA", {"ema"})
-        ('model', '%2E%2E%2F%C3%A9', 'EMA-2b4b0ce0a4d56b28')
+        ('model', '%2E%2E%2F%C3%A9', 'EMA-35167d467a7cf6fa')
     """
     try:
         stem = quote(item, safe="").replace(".", "%2E").replace("~", "%7E") or "%"

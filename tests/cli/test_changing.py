@@ -1,0 +1,121 @@
+"""What prune deletes and export writes."""
+
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import load_file
+
+from samestep.store.lock import RunLock
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_dry_run_shows_what_prune_does(digits, samestep_json):
+    """A dry run deletes nothing, and says exactly what the same command then deletes."""
+    before = names(digits)
+    _, shown = samestep_json("prune", digits, "--last", 1, "--best", 1, "--metric", "acc", "--dry-run")
+    assert names(digits) == before
+    status, done = samestep_json("prune", digits, "--last", 1, "--best", 1, "--metric", "acc")
+    assert status == 0
+    assert shown["deleted"] == done["deleted"] == ["step-000000100"]
+    assert names(digits) == ["step-000000200", "step-000000300"]
+
+
+def test_prune_says_why_the_others_stay(digits, samestep, samestep_json):
+    """Every checkpoint that stays has its reasons."""
+    _, found = samestep_json("prune", digits, "--last", 1, "--every", 200, "--dry-run")
+    assert found["kept"] == [
+        {"name": "step-000000200", "reasons": ["every 200 steps"]},
+        {"name": "step-000000300", "reasons": ["newest", "last 1"]},
+    ]
+    _, out, _ = samestep("prune", digits, "--last", 1, "--dry-run")
+    assert out.splitlines()[1].split()[:3] == ["step-000000100", "would", "go"]
+
+
+def test_prune_waits_for_nobody(digits, samestep_json):
+    """While a process works on the run, prune deletes nothing: status 2."""
+    code = (
+        "import sys, time\n"
+        "from samestep.store.lock import RunLock\n"
+        "RunLock(sys.argv[1]).acquire()\n"
+        "print(1, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, digits], stdout=subprocess.PIPE) as trainer:
+        trainer.stdout.readline()
+        status, found = samestep_json("prune", digits, "--last", 1)
+        trainer.kill()
+    assert (status, found["error"]["kind"]) == (2, "RunLocked")
+    assert len([name for name in names(digits) if name.startswith("step-")]) == 3
+
+
+def test_prune_keeps_the_only_sound_one(digits, samestep_json):
+    """When nothing that would stay is sound, nothing is deleted: status 1."""
+    path = digits / "checkpoints" / "step-000000300" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    status, found = samestep_json("prune", digits, "--last", 1)
+    assert (status, found["error"]["kind"]) == (1, "CorruptCheckpoint")
+    assert len(names(digits)) == 3
+
+
+def test_prune_gives_the_lock_back(digits, samestep_json):
+    """After prune the run can be worked on."""
+    samestep_json("prune", digits)
+    with RunLock(digits) as lock:
+        assert lock.is_held
+
+
+def test_export_keeps_names_and_bits(digits, tmp_path, samestep_json):
+    """Both kinds of file hold the model's tensors under their names, tied ones included, and nothing else."""
+    status, found = samestep_json("export", f"{digits}@200", "--out", tmp_path / "model.safetensors")
+    assert (status, found["omitted"]) == (0, [])
+    samestep_json("export", f"{digits}@200", "--out", tmp_path / "model.pt")
+    plain = torch.load(tmp_path / "model.pt", weights_only=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    expected = load_file(digits / "checkpoints" / "step-000000200" / "model.safetensors")
+    assert set(plain) == set(tensors) == {*expected, "tied"}
+    assert all(torch.equal(plain[name], tensors[name]) for name in plain)
+    assert all(torch.equal(plain[name], expected[name]) for name in expected)
+    assert plain["tied"].data_ptr() == plain["layers.0.weight"].data_ptr()
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["model.pt", "model.safetensors"]
+
+
+def test_export_replaces_only_by_force(digits, tmp_path, samestep_json):
+    """An existing file stays as it is, unless --force is given."""
+    out = tmp_path / "model.pt"
+    out.write_bytes(b"precious")
+    status, found = samestep_json("export", digits, "--out", out)
+    assert status == 2
+    assert "exists" in found["error"]["message"]
+    assert out.read_bytes() == b"precious"
+    assert samestep_json("export", digits, "--out", out, "--force")[0] == 0
+    assert "tied" in torch.load(out, weights_only=True)
+
+
+def test_export_of_damaged_weights_fails(digits, tmp_path, samestep_json):
+    """A flipped bit in the weights is status 1, and no file is left."""
+    path = digits / "checkpoints" / "step-000000300" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    status, found = samestep_json("export", digits, "--out", tmp_path / "model.pt")
+    assert (status, found["error"]["kind"]) == (1, "CorruptCheckpoint")
+    assert not list(tmp_path.glob("*model*"))
+
+
+def test_export_of_what_is_no_model(digits, tmp_path, samestep_json):
+    """An item without tensors by name, a missing one and an unknown kind of file are refused."""
+    for words in (
+        ("--item", "scheduler", "--out", tmp_path / "a.pt"),
+        ("--item", "nothing", "--out", tmp_path / "a.pt"),
+        ("--out", tmp_path / "a.onnx"),
+        ("--out", tmp_path / "none" / "a.pt"),
+    ):
+        status, found = samestep_json("export", digits, *words)
+        assert status == 2
+        assert found["error"]["message"]

@@ -11,8 +11,8 @@ from samestep.state.capture import capture, reapply_small, restore
 
 OPTIMIZERS = {
     "ASGD": lambda p: torch.optim.ASGD(p, lr=0.01),
-    "Adadelta": lambda p: torch.optim.Adadelta(p),
-    "Adafactor": lambda p: torch.optim.Adafactor(p),
+    "Adadelta": torch.optim.Adadelta,
+    "Adafactor": torch.optim.Adafactor,
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr_decay=0.1),
     "Adagrad fused": lambda p: torch.optim.Adagrad(p, fused=True),
     "Adam": lambda p: torch.optim.Adam(p, amsgrad=True),
@@ -21,13 +21,13 @@ OPTIMIZERS = {
     "Adam tensor rate": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01)),
     "AdamW": lambda p: torch.optim.AdamW(p, weight_decay=0.1),
     "AdamW fused": lambda p: torch.optim.AdamW(p, fused=True, lr=torch.tensor(0.01)),
-    "Adamax": lambda p: torch.optim.Adamax(p),
+    "Adamax": torch.optim.Adamax,
     "LBFGS": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3, history_size=4, line_search_fn="strong_wolfe"),
     "Muon": lambda p: torch.optim.Muon([each for each in p if each.dim() == 2]),
-    "NAdam": lambda p: torch.optim.NAdam(p),
-    "RAdam": lambda p: torch.optim.RAdam(p),
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
     "RMSprop": lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
-    "Rprop": lambda p: torch.optim.Rprop(p),
+    "Rprop": torch.optim.Rprop,
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "SGD fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
     "SGD plain": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -220,7 +220,7 @@ class Lookahead(torch.optim.SGD):
 
 
 def test_an_optimizer_with_its_own_state_dict_is_respected(bits, stored):
-    """An overridden state_dict is stored and loaded through, and the parameters' names are checked all the same."""
+    """An overridden state_dict is stored and loaded through, and the parameters' names are checked too."""
     net = model()
     optimizer = Lookahead(net.parameters(), lr=0.1, momentum=0.9)
     train(net, optimizer, 3)

@@ -1,10 +1,10 @@
 """Owns the way of tracked objects into items and back: all or nothing, in order. Never touches storage."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from samestep.errors import StateMismatch
+from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch
 from samestep.state.gradients import GRADIENTS, GradientRestoration, GradientWatch, capture_gradients
 from samestep.state.kinds import ORDER, kind_of
 from samestep.state.modules import ModuleRestoration, capture_module
@@ -14,9 +14,11 @@ from samestep.state.restoration import Restoration, Undo, compare_names
 from samestep.state.snapshot import Item
 from samestep.state.stateful import (
     GeneratorRestoration,
+    SchedulerRestoration,
     StatefulRestoration,
     TensorRestoration,
     capture_generator,
+    capture_scheduler,
     capture_stateful,
     capture_tensor,
     refused,
@@ -114,23 +116,35 @@ def _captured(name: str, tracked: Any, names: ParameterNames) -> Item:
         return capture_module(name, tracked)
     if kind == "optimizer":
         return capture_optimizer(name, tracked, names)
-    if kind == "generator":
-        return capture_generator(name, tracked)
-    if kind == "tensor":
-        return capture_tensor(name, tracked)
-    return capture_stateful(name, kind, tracked)
+    own: dict[str, Callable[[str, Any], Item]] = {
+        "scheduler": capture_scheduler,
+        "generator": capture_generator,
+        "tensor": capture_tensor,
+    }
+    return own[kind](name, tracked) if kind in own else capture_stateful(name, kind, tracked)
+
+
+def _checked(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
+    try:
+        return _restoration(name, tracked, item, names)
+    except SamestepError:
+        raise
+    except Exception as error:  # a hostile tree may hold anything anywhere
+        raise CorruptCheckpoint(
+            "The saved state of an object cannot be read.", path=name, found=f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _restoration(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
-    if item.kind == "module":
-        return ModuleRestoration(name, tracked, item)
     if item.kind == "optimizer":
         return OptimizerRestoration(name, tracked, item, names)
-    if item.kind == "generator":
-        return GeneratorRestoration(name, tracked, item)
-    if item.kind == "tensor":
-        return TensorRestoration(name, tracked, item)
-    return StatefulRestoration(name, tracked, item)
+    kinds: dict[str, Callable[[str, Any, Item], Restoration]] = {
+        "module": ModuleRestoration,
+        "scheduler": SchedulerRestoration,
+        "generator": GeneratorRestoration,
+        "tensor": TensorRestoration,
+    }
+    return kinds.get(item.kind, StatefulRestoration)(name, tracked, item)
 
 
 def _prepared(
@@ -145,7 +159,7 @@ def _prepared(
         if name in items:
             kind = kind_of(tracked, name)
             _require_same_kind(name, kind, items[name])
-            by_kind[kind].append(_restoration(name, tracked, items[name], names))
+            by_kind[kind].append(_checked(name, tracked, items[name], names))
     if GRADIENTS not in allow_missing:
         by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS)))
     return [each for kind in ORDER for each in by_kind[kind]]

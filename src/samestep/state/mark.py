@@ -1,4 +1,4 @@
-"""Owns marked state: small state copied, large tensors remembered by digest. Never copies what it can recognise."""
+"""Owns marked state: small state copied, large tensors remembered by digest. Never copies large ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Owns the state of modules: weights, all buffers, and the flags that decide how they train. Never casts."""
 
-import contextlib
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +12,7 @@ from samestep.state.decoding import Decoder
 from samestep.state.names import canonical, unwrapped
 from samestep.state.restoration import Restoration, Undo, compare_names, require_no_differences
 from samestep.state.snapshot import Item, Json
+from samestep.state.stateful import rehearsed
 from samestep.state.tensors import copy_into, copy_of, dtype_name, placed
 
 _HINT = (
@@ -73,6 +72,8 @@ class ModuleRestoration(Restoration):
         self._item = item
         self._live = self._live_state()
         self._saved = _section(item, "state")
+        self._buffers = {full: self._tensor(leaf) for full, leaf in _section(item, "non_persistent").items()}
+        self._evaluating, self._frozen = set(item.tree["evaluating"]), set(item.tree["frozen"])
         self._owners = {canonical(path): owner for path, owner in self._module.named_modules()}
         differences = [
             *compare_names(list(self._saved), list(self._live)),
@@ -87,14 +88,7 @@ class ModuleRestoration(Restoration):
         """Load into a module whose own code takes part in loading; a plain one cannot fail after the checks."""
         if self._plain:
             return None
-        previous = _copied(self._module)
-        try:
-            self._load_through_module()
-        except Exception:
-            with contextlib.suppress(Exception):
-                self._module.load_state_dict(previous)
-            raise
-        return lambda: self._undo(previous)
+        return rehearsed(self._module.state_dict, self._load_through_module, self._module.load_state_dict)
 
     def apply(self) -> None:
         """Restore weights, buffers, and the flags of every submodule and parameter."""
@@ -106,9 +100,6 @@ class ModuleRestoration(Restoration):
                 copy_into(target, tensor)
         self._restore_non_persistent()
         self._restore_flags()
-
-    def _undo(self, previous: dict[str, Any]) -> None:
-        self._module.load_state_dict(previous)
 
     def _live_state(self) -> dict[str, Any]:
         lazy = [path for path, parameter in self._module.named_parameters() if nn.parameter.is_lazy(parameter)]
@@ -154,7 +145,7 @@ class ModuleRestoration(Restoration):
 
     def _compare_owners(self) -> list[str]:
         holders = [full.rpartition(".")[0] for full in _section(self._item, "non_persistent")]
-        paths = [*holders, *self._item.tree.get("evaluating", [])]
+        paths = [*holders, *self._evaluating]
         return [f"the submodule {path!r} is not in the live object" for path in paths if path not in self._owners]
 
     # --- restoring -------------------------------------------------------------------------------------
@@ -170,8 +161,7 @@ class ModuleRestoration(Restoration):
         """Restore buffers that are not in the state dict; caches that grew while training are put in anew."""
         live = _non_persistent(self._module)
         device = next((tensor.device for tensor in self._module.parameters()), torch.device("cpu"))
-        for full, leaf in _section(self._item, "non_persistent").items():
-            saved = self._tensor(leaf)
+        for full, saved in self._buffers.items():
             holder, _, buffer = full.rpartition(".")
             owner, buffer = live.get(full, (self._owners[holder], buffer))
             current = getattr(owner, buffer, None)
@@ -185,11 +175,10 @@ class ModuleRestoration(Restoration):
                 setattr(owner, buffer, placed(copy_of(saved), current.device))
 
     def _restore_flags(self) -> None:
-        evaluating, frozen = set(self._item.tree["evaluating"]), set(self._item.tree["frozen"])
         for path, submodule in self._module.named_modules():
-            submodule.training = canonical(path) not in evaluating
+            submodule.training = canonical(path) not in self._evaluating
         for path, parameter in self._module.named_parameters():
-            parameter.requires_grad_(canonical(path) not in frozen)
+            parameter.requires_grad_(canonical(path) not in self._frozen)
 
 
 def _section(item: Item, name: str) -> dict[str, Json]:
@@ -246,10 +235,3 @@ def _is_plain(module: nn.Module, live: Mapping[str, object]) -> bool:
         and not any(getattr(each, hooks, None) for hooks in _HOOKS)
         for each in module.modules()
     )
-
-
-def _copied(module: nn.Module) -> dict[str, Any]:
-    state = module.state_dict()
-    for key, value in state.items():
-        state[key] = value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-    return state

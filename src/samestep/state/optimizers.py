@@ -1,7 +1,5 @@
 """Owns the state of optimizers, by the names of the parameters. Never goes by position, never casts a moment."""
 
-import contextlib
-import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -15,6 +13,7 @@ from samestep.state.decoding import Decoder, Place, to_device_of_type
 from samestep.state.names import ParameterNames
 from samestep.state.restoration import Restoration, Undo, require_no_differences
 from samestep.state.snapshot import Item, Json
+from samestep.state.stateful import rehearsed
 from samestep.state.tensors import copy_into, placed
 
 _HINT = (
@@ -69,6 +68,8 @@ class OptimizerRestoration(Restoration):
         self._tensors = names.tensors
         self._groups = _groups(item)
         self._has_own_code = "own" in item.tree
+        self._values: list[dict[str, Any]] = []
+        self._state: dict[Any, Any] = {}
         live = [_names_in(name, optimizer, index, names) for index in range(len(optimizer.param_groups))]
         self._added = self._groups[len(live) :]
         differences = [
@@ -80,38 +81,32 @@ class OptimizerRestoration(Restoration):
         require_no_differences(name, differences, _HINT)
 
     def rehearse(self) -> Undo | None:
-        """Load into an optimizer that has its own code for that; a stock one cannot fail after the checks."""
-        if not self._has_own_code:
-            return None
-        previous = copy.deepcopy(self._optimizer.state_dict())
-        try:
-            self._load_own()
-        except Exception:
-            with contextlib.suppress(Exception):
-                self._optimizer.load_state_dict(previous)
-            raise
-        return lambda: self._optimizer.load_state_dict(previous)
+        """Read the state, or load it into an optimizer that has its own code for that."""
+        if self._has_own_code:
+            return rehearsed(self._optimizer.state_dict, self._load_own, self._optimizer.load_state_dict)
+        decoder = Decoder(self._item.tensors)
+        self._values = [decoder.decode(_without_params(group), self.name) for group in self._groups]
+        self._state = self._decoded_state(decoder)
+        return None
 
     def apply(self) -> None:
         """Restore the groups, then the state of every parameter."""
         if self._has_own_code:
             self._load_own()
             return
-        decoder = Decoder(self._item.tensors)
-        for group in self._added:
-            hyperparameters = decoder.decode(_without_params(group), self.name)
+        live = len(self._optimizer.param_groups)
+        for group, values in zip(self._groups[live:], self._values[live:], strict=True):
             params = [self._tensors[each] for each in group["params"]]
-            self._optimizer.add_param_group({"params": params, **hyperparameters})
-        self._restore_hyperparameters(decoder)
-        self._restore_states(decoder)
+            self._optimizer.add_param_group({"params": params, **values})
+        self._restore_hyperparameters(self._values)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
 
     def apply_small(self) -> None:
         """Restore the hyperparameters of the groups again; the state of the parameters stays."""
-        if self._has_own_code:
-            saved = self._item.tree["own"].get("param_groups", [])
-            self._restore_hyperparameters(Decoder(self._item.tensors), saved)
-        else:
-            self._restore_hyperparameters(Decoder(self._item.tensors))
+        decoder = Decoder(self._item.tensors)
+        groups = self._item.tree["own"].get("param_groups", []) if self._has_own_code else self._groups
+        self._restore_hyperparameters([decoder.decode(_without_params(group), self.name) for group in groups])
 
     # --- checks ----------------------------------------------------------------------------------------
 
@@ -144,12 +139,12 @@ class OptimizerRestoration(Restoration):
     def _load_own(self) -> None:
         self._optimizer.load_state_dict(Decoder(self._item.tensors).decode(self._item.tree["own"], self.name))
 
-    def _restore_hyperparameters(self, decoder: Decoder, saved: Sequence[Json] | None = None) -> None:
-        for live, group in zip(self._optimizer.param_groups, saved or self._groups, strict=False):
-            for key, value in decoder.decode(_without_params(group), self.name).items():
+    def _restore_hyperparameters(self, groups: Sequence[dict[str, Any]]) -> None:
+        for live, values in zip(self._optimizer.param_groups, groups, strict=False):
+            for key, value in values.items():
                 live[key] = _kept_in_place(live.get(key), value)
 
-    def _restore_states(self, decoder: Decoder) -> None:
+    def _decoded_state(self, decoder: Decoder) -> dict[Any, Any]:
         devices = self._item.tree.get("devices", {})
         state = decoder.decode(self._item.tree.get("shared", {}), self.name)
         for name, tree in self._item.tree["state"].items():
@@ -158,8 +153,7 @@ class OptimizerRestoration(Restoration):
             if parameter.device.type != saved_on:
                 _keep_step_on_cpu(value, self._groups, name)
             state[parameter] = value
-        self._optimizer.state.clear()
-        self._optimizer.state.update(state)
+        return cast("dict[Any, Any]", state)
 
 
 def _names_in(name: str, optimizer: Optimizer, index: int, names: ParameterNames) -> list[str]:
@@ -225,11 +219,15 @@ def _has_own_code(optimizer: Optimizer) -> bool:
 
 def _groups(item: Item) -> list[dict[str, Json]]:
     groups = item.tree.get("groups") if isinstance(item.tree, dict) else None
-    if not isinstance(groups, list) or not all(isinstance(group, dict) and "params" in group for group in groups):
+    if not isinstance(groups, list) or not all(_is_text_list(group["params"]) for group in groups):
         raise CorruptCheckpoint("The groups of an optimizer are missing from its state.", path="groups")
     if "own" not in item.tree and not isinstance(item.tree.get("state"), dict):
         raise CorruptCheckpoint("The state of an optimizer is missing.", path="state")
     return groups
+
+
+def _is_text_list(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _compare_groups(saved: Sequence[Sequence[str]], live: Sequence[Sequence[str]]) -> list[str]:

@@ -202,7 +202,7 @@ def _for_present_devices(part: str, states: list[Tensor]) -> list[Tensor]:
 
 
 def _reset_devices_started_since(state: Mapping[str, Any]) -> None:
-    """Seed a device that started inside the block, and drew there, again as its start did: from torch's last seed."""
+    """Seed a device that started, and drew, inside the block again as its start did: from torch's last seed."""
     for part in _DEVICES:
         if part not in state and getattr(torch, part).is_initialized():
             getattr(torch, part).manual_seed_all(torch.initial_seed())

@@ -18,7 +18,11 @@ class Restoration:
         self.name = name
 
     def rehearse(self) -> Undo | None:
-        """Run what may fail since it is not ours, and return what puts the object back; None if nothing may."""
+        """Do what may still fail, before anything is changed for good: read values, and run code that is not ours.
+
+        Returns:
+            What puts the object back; None if nothing was changed.
+        """
         return None
 
     def apply(self) -> None:

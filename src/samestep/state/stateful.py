@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,11 +12,10 @@ from samestep.generators import Generator, generator_state, set_generator_state
 from samestep.state.codec import encode
 from samestep.state.decoding import decode
 from samestep.state.restoration import Restoration, Undo, require_no_differences
-from samestep.state.snapshot import Item
+from samestep.state.snapshot import Item, Json
 from samestep.state.tensors import copy_into, dtype_name
 
 
-@runtime_checkable
 class Stateful(Protocol):
     """What `state_dict` and `load_state_dict` make trackable."""
 
@@ -28,9 +27,15 @@ class Stateful(Protocol):
 
 
 def capture_stateful(name: str, kind: str, tracked: Stateful) -> Item:
-    """Read the `state_dict()` of a scheduler, scaler, loader, random state or another object."""
+    """Read the `state_dict()` of a scaler, loader, random state or another object."""
     tree, tensors = encode(tracked.state_dict(), name)
     return Item(kind=kind, tree=tree, tensors=tensors)
+
+
+def capture_scheduler(name: str, scheduler: Stateful) -> Item:
+    """Read a scheduler: its class, and its `state_dict()`."""
+    tree, tensors = encode(scheduler.state_dict(), name)
+    return Item(kind="scheduler", tree={"type": _type_name(scheduler), "state": tree}, tensors=tensors)
 
 
 def capture_generator(name: str, generator: Generator) -> Item:
@@ -58,7 +63,6 @@ class StatefulRestoration(Restoration):
         super().__init__(name)
         self._tracked = tracked
         self._item = item
-        decode(item.tree, item.tensors)  # whatever cannot be read shows now
 
     def rehearse(self) -> Undo | None:
         """Load once; whoever calls the result brings the previous state back."""
@@ -74,7 +78,26 @@ class StatefulRestoration(Restoration):
             self._load()
 
     def _load(self) -> None:
-        self._tracked.load_state_dict(decode(self._item.tree, self._item.tensors))
+        """Load a fresh copy each time: `load_state_dict` may keep what it is given, or take it apart."""
+        self._tracked.load_state_dict(decode(self._tree(), self._item.tensors))
+
+    def _tree(self) -> Json:
+        return self._item.tree
+
+
+class SchedulerRestoration(StatefulRestoration):
+    """Restores a scheduler, whose `load_state_dict` would take the state of any other kind without a word.
+
+    Raises:
+        StateMismatch: It is of another class than the one that was saved.
+    """
+
+    def __init__(self, name: str, tracked: Stateful, item: Item) -> None:
+        super().__init__(name, tracked, item)
+        _require_same_type(name, tracked, item.tree["type"], "scheduler")
+
+    def _tree(self) -> Json:
+        return self._item.tree["state"]
 
 
 class GeneratorRestoration(Restoration):
@@ -91,14 +114,7 @@ class GeneratorRestoration(Restoration):
         if not isinstance(saved, dict) or "state" not in saved:
             raise CorruptCheckpoint("The state of a generator is missing.", path=name)
         self._state = saved["state"]
-        if saved.get("type") != _type_name(generator):
-            raise StateMismatch(
-                f"{name} is another kind of generator than the one that was saved.",
-                path=name,
-                expected=saved.get("type"),
-                found=_type_name(generator),
-                hint="Create the same kind of generator as when the checkpoint was saved.",
-            )
+        _require_same_type(name, generator, saved.get("type"), "generator")
 
     def rehearse(self) -> Undo | None:
         """Set the state once: only the generator itself knows whether it is valid."""
@@ -182,8 +198,19 @@ def refused(name: str, error: Exception) -> SamestepError:
     )
 
 
-def _type_name(generator: Generator) -> str:
-    kind = type(generator)
+def _require_same_type(name: str, tracked: object, saved: object, what: str) -> None:
+    if saved != _type_name(tracked):
+        raise StateMismatch(
+            f"{name} is another kind of {what} than the one that was saved.",
+            path=name,
+            expected=saved,
+            found=_type_name(tracked),
+            hint=f"Create the same kind of {what} as when the checkpoint was saved.",
+        )
+
+
+def _type_name(tracked: object) -> str:
+    kind = type(tracked)
+    inner = getattr(tracked, "bit_generator", None)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    inner = getattr(generator, "bit_generator", None)
-    return name if inner is None else f"{name}({type(cast('object', inner)).__name__})"
+    return name if inner is None else f"{name}({type(inner).__name__})"

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from samestep.errors import SamestepError, UnsupportedValue
+from samestep.store.folder import RUN_FILE
 from samestep.store.metrics import METRICS_FILE, Metrics, read_metrics
 from samestep.store.records import (
     ATTEMPTS_FILE,
-    RUN_FILE,
     Attempt,
     Difference,
     command_line,
@@ -281,6 +281,7 @@ def test_lines_survive_a_full_disk(tmp_path):
     """Lines that did not fit on a full disk are written, once and whole, when there is room again."""
     code = """
 import resource, signal, sys
+from samestep.store.folder import RUN_FILE
 from samestep.store.metrics import Metrics
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 metrics = Metrics(sys.argv[1])

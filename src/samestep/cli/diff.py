@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from samestep.cli import output, places
-from samestep.store.comparing import Comparison, Difference, compare
+from samestep.store.comparing import Comparison, Difference, compare, read_outline
 
 
 @click.command("diff", short_help="Compare two checkpoints bit by bit.")
@@ -22,7 +22,7 @@ def command(a: str, b: str, *, show_all: bool, as_json: bool) -> int:
     `samestep --help`. Scores, tags and environment are not compared.
     """
     first, second = places.find_checkpoint(a), places.find_checkpoint(b)
-    found = compare(first.manifest, second.manifest)
+    found = compare(read_outline(first.path), read_outline(second.path))
     if as_json:
         output.print_json(
             {

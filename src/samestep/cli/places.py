@@ -6,13 +6,10 @@ from pathlib import Path
 
 from samestep.errors import NoCheckpoint, SamestepError
 from samestep.store import folder
+from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.listing import COMPLETE, Listed, look_at
 from samestep.store.manifest import MANIFEST_FILE
 from samestep.store.reading import Checkpoint
-from samestep.store.records import RUN_FILE
-
-CHECKPOINTS = "checkpoints"
-"""The folder of a run that holds its checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

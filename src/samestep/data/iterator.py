@@ -21,7 +21,7 @@ class EpochIterator:
         self._loader = loader
         self._batches = batches
         self._ended = False
-        self.refusal: WrongPlace | None = None
+        self._refusal: tuple[str, str] | None = None
 
     def __iter__(self) -> "EpochIterator":
         return self
@@ -30,17 +30,16 @@ class EpochIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
+        self._check()
         if self._ended:
             raise StopIteration
-        self._refuse()
         if self._loader.iterator is self and self._loader.before_next is not None:
             self._loader.before_next()
-            self._refuse()  # the hook may have loaded a state
+            self._check()  # the hook may have loaded a state
         try:
             handed = next(self._batches)
         except StopIteration:
-            self._ended = True
-            self._loader.close(self)
+            self._end()
             raise
         if self._loader.iterator is self:
             self._loader.handed(handed)
@@ -51,6 +50,19 @@ class EpochIterator:
         if not self._ended:
             self._loader.close(self)
 
-    def _refuse(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+    def refuse(self, message: str, hint: str) -> None:
+        """Let go of the workers and answer every further `next` with `WrongPlace`."""
+        self._refusal = message, hint
+        self._batches = iter(())
+
+    def _check(self) -> None:
+        # Raised anew each time: a kept exception would hold this iterator through its traceback, so that the
+        # workers would not end with the last reference to it.
+        if self._refusal is not None:
+            message, hint = self._refusal
+            raise WrongPlace(message, path="iter(DataLoader)", hint=hint)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._batches = iter(())
+        self._loader.close(self)

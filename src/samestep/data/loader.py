@@ -13,7 +13,7 @@ from samestep.data.iterator import EpochIterator
 from samestep.data.keyed import KeyedMode
 from samestep.data.order import Course
 from samestep.data.stock import StockMode
-from samestep.errors import SamestepError, WrongPlace
+from samestep.errors import SamestepError
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -148,10 +148,9 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
 
     def _supersede(self) -> None:
         if self.persistent_workers and (older := self.iterator) is not None:
-            older.refusal = WrongPlace(
+            older.refuse(
                 "A newer iterator has taken the persistent workers of this one.",
-                path="DataLoader.__iter__",
-                hint="Finish one loop over the loader before the next, or set persistent_workers=False.",
+                "Finish one loop over the loader before the next, or set persistent_workers=False.",
             )
         self._end_epoch()
 
@@ -195,10 +194,9 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
         self._mode.check(state)
         if (open_iterator := self.iterator) is not None:
-            open_iterator.refusal = WrongPlace(
+            open_iterator.refuse(
                 "The loader's state was loaded while this iterator was open.",
-                path="DataLoader.load_state_dict",
-                hint="Call iter(loader) again: the new iterator starts where the state says.",
+                "Call iter(loader) again: the new iterator starts where the state says.",
             )
         self._newest = self._course = None
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]

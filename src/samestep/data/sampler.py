@@ -167,6 +167,7 @@ class SamplerCourse:
         self._ahead = self._behind
         self._marks: dict[int, _Mark] = {}
         self._iterator: Iterator[Any] | None = None
+        self._over = order.stateful is not None and saved is not None and start == _length(order.source)
         self._generators = order.generators()
         self._last_seen: bytes | None = None
         self._shared = saved is not None and "now" in saved
@@ -201,6 +202,8 @@ class SamplerCourse:
 
     def __next__(self) -> Draw:
         self.skip()
+        if self._over:
+            self._exhaust()
         return self._draw()
 
     def handed(self, number: int) -> None:
@@ -224,6 +227,18 @@ class SamplerCourse:
             self._order.set_generators(saved["now"])
         if self._last_seen is not None:
             self._last_seen = self._look()
+
+    def _exhaust(self) -> None:
+        """End an epoch that was over when its state was taken.
+
+        A sampler whose last batch was short had ended by then and would begin its next epoch; one whose last
+        batch was full had not, and must be asked once more to end.
+        """
+        with self._stream.drawn():
+            for _ in self._order.source:
+                self._order.set_state(self._start)
+                break
+        self._iterator = iter(())
 
     def _draw(self) -> Draw:
         if self._iterator is None:
@@ -261,3 +276,10 @@ def _plain(state: Any) -> Any:
 
 def _has_state(sampler: object) -> bool:
     return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))
+
+
+def _length(source: Any) -> int | None:
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None

@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from samestep.state.paths import child_path
-from samestep.store.manifest import ItemEntry, Manifest, TensorEntry
+from samestep.store.manifest import MANIFEST_FILE, MOST_MANIFEST_BYTES, TensorEntry
+from samestep.store.outlines import ItemOutline, Outline, decode_outline
+from samestep.store.verifying import open_regular
 
 _ABSENT = object()
+_tensor_decoder = msgspec.json.Decoder(TensorEntry)
 
 
 class Difference(NamedTuple):
@@ -50,11 +55,11 @@ class Comparison:
         return not (self.changed or self.only_a or self.only_b)
 
 
-def compare(a: Manifest, b: Manifest) -> Comparison:
+def compare(a: Outline, b: Outline) -> Comparison:
     """Compare two checkpoints: progress, and the state of every object; not scores, tags and environment.
 
     Args:
-        a: The manifest of the first.
+        a: The outline of the first.
         b: That of the second.
 
     Returns:
@@ -68,7 +73,19 @@ def compare(a: Manifest, b: Manifest) -> Comparison:
     return result
 
 
-def _compare_items(result: Comparison, item: str, a: ItemEntry | None, b: ItemEntry | None) -> None:
+def read_outline(folder: Path) -> Outline:
+    """Read of the manifest in a checkpoint's folder what a comparison needs.
+
+    Raises:
+        CorruptCheckpoint: It is missing or damaged.
+        SamestepError: The system does not let us read it.
+    """
+    path = folder / MANIFEST_FILE
+    with open_regular(path) as (file, _):
+        return decode_outline(file.read(MOST_MANIFEST_BYTES + 1), path)
+
+
+def _compare_items(result: Comparison, item: str, a: ItemOutline | None, b: ItemOutline | None) -> None:
     if a is None or b is None:
         present = a or b
         side = result.only_b if a is None else result.only_a
@@ -79,26 +96,21 @@ def _compare_items(result: Comparison, item: str, a: ItemEntry | None, b: ItemEn
         result.changed.append(Difference(item, "", "item", f"{a.kind} → {b.kind}"))
     for name in {**a.tensors, **b.tensors}:
         _compare_tensors(result, item, name, a.tensors.get(name), b.tensors.get(name))
-    for path, mine, other in _unequal_leaves("", a.tree, b.tree):
-        _compare_values(result, item, path, mine, other)
+    if bytes(a.tree) != bytes(b.tree):
+        for path, mine, other in _unequal_leaves("", msgspec.json.decode(a.tree), msgspec.json.decode(b.tree)):
+            _compare_values(result, item, path, mine, other)
 
 
-def _compare_tensors(
-    result: Comparison, item: str, name: str, a: TensorEntry | None, b: TensorEntry | None
-) -> None:
-    if a == b:
-        result.same += 1
-        return
+def _compare_tensors(result: Comparison, item: str, name: str, a: Raw | None, b: Raw | None) -> None:
     if a is None or b is None:
-        present = a or b
+        present = _tensor_decoder.decode(a or b or b"")
         side = result.only_b if a is None else result.only_a
-        if present is not None:
-            side.append(Difference(item, name, "tensor", f"{present.dtype} {present.shape}"))
+        side.append(Difference(item, name, "tensor", f"{present.dtype} {present.shape}"))
         return
-    detail = _how(a, b)
+    detail = "" if bytes(a) == bytes(b) else _how(_tensor_decoder.decode(a), _tensor_decoder.decode(b))
     if detail:
         result.changed.append(Difference(item, name, "tensor", detail))
-    else:  # only the file is another
+    else:  # the same, or only the file is another
         result.same += 1
 
 

@@ -17,6 +17,10 @@ from samestep.store.manifest import MANIFEST_FILE
 
 log = logging.getLogger("samestep")
 
+RUN_FILE = "run.json"
+CHECKPOINTS = "checkpoints"
+"""A run's identity, and the folder of its checkpoints."""
+
 QUARANTINE = "quarantine"
 DRAFT_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from samestep.errors import CorruptCheckpoint, SamestepError
 from samestep.store import folder, verifying
-from samestep.store.manifest import MANIFEST_FILE, MOST_MANIFEST_BYTES, Summary, decode_summary
+from samestep.store.manifest import MANIFEST_FILE, MOST_MANIFEST_BYTES
+from samestep.store.outlines import Summary, decode_summary
 
 COMPLETE = "complete"
 DAMAGED = "damaged"

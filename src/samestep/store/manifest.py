@@ -35,7 +35,7 @@ Dimensions = Annotated[list[Count], Meta(max_length=64)]
 NotFinite = Literal["nan", "inf", "-inf"]
 
 
-class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
+class FileEntry(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One file of a checkpoint.
 
     Args:
@@ -49,7 +49,7 @@ class FileEntry(Struct, frozen=True, forbid_unknown_fields=True):
     digest: Digest
 
 
-class TensorEntry(Struct, frozen=True, forbid_unknown_fields=True):
+class TensorEntry(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """Where a tensor lies and what it must be.
 
     Args:
@@ -107,26 +107,6 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     environment: dict[str, Any]
 
 
-class Summary(Struct, frozen=True, kw_only=True):
-    """What an overview needs of a manifest: everything but its many tensors.
-
-    Args:
-        step: Completed optimizer updates.
-        epoch: The epoch that the next step belongs to.
-        metrics: The last scores by name.
-        tags: Marks given by the user.
-        created: When it was written: ISO 8601, UTC.
-        files: All files but the manifest itself.
-    """
-
-    step: Count
-    epoch: Count | None
-    metrics: dict[str, float | NotFinite]
-    tags: list[str]
-    created: str
-    files: list[FileEntry]
-
-
 class NewerFormat(CorruptCheckpoint):
     """The checkpoint is intact, but a newer samestep wrote it; it must never be set aside as damaged."""
 
@@ -139,7 +119,6 @@ _TAIL = b',"digest":"%s"}\n'
 _TAIL_BYTES = len(_TAIL % (b"0" * 32))
 _VERSION = re.compile(rb'\{"format":(\d{1,9}),')
 _decoder = msgspec.json.Decoder(Manifest)
-_summary_decoder = msgspec.json.Decoder(Summary)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -176,7 +155,7 @@ def decode_manifest(data: bytes, path: object = MANIFEST_FILE) -> Manifest:
         CorruptCheckpoint: The bytes are not those that were written, or never were a manifest.
         NewerFormat: They are intact, and of a format that this version does not know.
     """
-    body = _intact_body(data, path)
+    body = intact_body(data, path)
     try:
         manifest = _decoder.decode(body)
         if msgspec.json.encode(manifest) != body:  # equal bytes hold no key twice, and that is quickly seen
@@ -187,28 +166,13 @@ def decode_manifest(data: bytes, path: object = MANIFEST_FILE) -> Manifest:
     return manifest
 
 
-def decode_summary(data: bytes, path: object = MANIFEST_FILE) -> Summary:
-    """Read what an overview needs: ten times as fast as all of it when there are thousands of tensors.
-
-    Args:
-        data: All bytes of a manifest file.
-        path: The file's name for messages.
-
-    Returns:
-        The summary; its bytes are those that were written, but what it leaves out has not been checked.
+def intact_body(data: bytes, path: object) -> bytes:
+    """Give the JSON object that the manifest's digest covers.
 
     Raises:
         CorruptCheckpoint: The bytes are not those that were written, or never were a manifest.
         NewerFormat: They are intact, and of a format that this version does not know.
     """
-    try:
-        return _summary_decoder.decode(_intact_body(data, path))
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint("The manifest is not one of format 1.", path=path, found=error) from error
-
-
-def _intact_body(data: bytes, path: object) -> bytes:
-    """Give the JSON object that the manifest's digest covers."""
     if len(data) > MOST_MANIFEST_BYTES:
         _refuse(path, "The manifest is too large.", f"at most {MOST_MANIFEST_BYTES} bytes", f"{len(data)} bytes")
     covered = memoryview(data)[:-_TAIL_BYTES]

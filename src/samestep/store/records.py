@@ -18,8 +18,8 @@ from typing import Any
 
 from samestep.errors import SamestepError, UnsupportedValue
 from samestep.store import files
+from samestep.store.folder import RUN_FILE
 
-RUN_FILE = "run.json"
 ATTEMPTS_FILE = "attempts.jsonl"
 
 

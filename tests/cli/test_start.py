@@ -1,0 +1,92 @@
+"""How fast the verbs start, and without what."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from small_training import snapshot
+
+from samestep.cli.group import VERBS
+from samestep.store.retention import Keep
+from samestep.store.store import Store
+
+HEAVY = ("torch", "numpy", "safetensors", "asyncio", "multiprocessing")
+
+
+def loaded_after(*words):
+    """Run a verb in a process of its own and name the heavy modules that it imported."""
+    code = (
+        "import sys\n"
+        "from samestep.cli.group import run\n"
+        "status = run(sys.argv[1:])\n"
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "print(status, *heavy, file=sys.stderr)\n"
+    )
+    words = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return done.stderr.split("\n")[-2].split(" ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "{run}"),
+        ("ls", "{run}", "--json"),
+        ("inspect", "{run}", "--tensors"),
+        ("diff", "{run}", "{run}"),
+        ("verify", "{run}"),
+        ("prune", "{run}", "--dry-run"),
+        ("prune", "{run}"),
+        *((verb, "--help") for verb in VERBS),
+        ("--help",),
+    ],
+    ids=" ".join,
+)
+def test_looking_starts_without_torch(digits, words):
+    """Every verb that looks, compares, checks or tidies works without importing torch or numpy."""
+    assert loaded_after(*(word.format(run=digits) for word in words)) == ["0"]
+
+
+def test_mistakes_need_no_torch(tmp_path):
+    """Saying what a foreign file is needs no torch either."""
+    (tmp_path / "model.pt").write_bytes(b"\x80\x02.")
+    assert loaded_after("inspect", tmp_path / "model.pt") == ["2"]
+
+
+def test_importing_the_package_needs_no_torch():
+    """`import samestep` and its error class cost no torch."""
+    code = "import sys, samestep; samestep.SamestepError; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Write a run whose checkpoints have 10,000 tensors."""
+    directory = tmp_path_factory.mktemp("large")
+    store = Store(directory / "checkpoints", keep=Keep(last=9))
+    for step in (100, 200, 300):
+        store.write(snapshot(step, layers=5000, seed=step))
+    return directory
+
+
+def seconds_of(words):
+    """Measure the processor time of a whole process: the machine's other work does not count."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 — no path of ours
+        process = subprocess.Popen([sys.executable, "-c", START, *words], stdout=nowhere)
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    return usage.ru_utime + usage.ru_stime
+
+
+START = "from samestep.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ls", "{run}"), ("inspect", "{run}"), ("diff", "{run}", "{run}@100"), ("diff", "{run}", "{run}", "--json")],
+    ids=" ".join,
+)
+def test_ten_thousand_tensors_in_a_blink(large, words):
+    """Ls, inspect and diff answer on checkpoints of 10,000 tensors in under 0.3 s, start included."""
+    assert min(seconds_of([word.format(run=large) for word in words]) for _ in range(4)) < 0.3

@@ -41,7 +41,7 @@ def environment() -> dict[str, Json]:
         most; without it, or outside a repository, "code" holds the digest of the main script alone.
 
     Example:
-        >>> environment()["versions"]["torch"] == torch.__version__
+        >>> environment()["versions"]["torch"] == str(torch.__version__)
         True
     """
     return {
@@ -119,7 +119,7 @@ def _flat(environment: Mapping[str, Json]) -> dict[str, Json]:
 def _versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": np.__version__,
         "samestep": __version__,
     }

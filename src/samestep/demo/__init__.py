@@ -1,0 +1,1 @@
+"""SEE it work: a small training on real data, killed, resumed and compared. Uses only the public library."""

@@ -1,0 +1,135 @@
+"""Owns where the training is: steps, epoch, best scores, and the loop's own values. Never touches a file."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from samestep.errors import SamestepError, WrongPlace
+
+
+class Values:
+    """The loop's own values, tracked: `run.state.total += 1`.
+
+    Any value that the tree codec knows can be set: numbers, strings, lists, dicts, sets, dates, tensors, arrays.
+    Values set before the loop are the start; a resume replaces them.
+
+    Example:
+        >>> values = Values()
+        >>> values.total = 0
+        >>> values.total += 1
+        >>> values.state_dict()
+        {'total': 1}
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called when the name is missing.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(f"run.state has no value {name!r}: set it before the loop, e.g. run.state.{name} = 0")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(f"run.state.{name} is a method; choose another name for the value.")
+        super().__setattr__(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values by name."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the values; those that the state does not name stay."""
+        vars(self).update(state)
+
+
+@dataclass
+class Progress:
+    """Where the training is.
+
+    Args:
+        completed_steps: Optimizer updates that are done; the next is the one after.
+        epoch: Epochs that are done; also the number of the epoch that is running.
+        inside: Whether an epoch has begun: then a resume enters it again.
+        loop: The number of the loop in the script, from 1.
+        finished_at: The bound of the loop that `run.stop` ended; 0 while it goes on.
+        best: The best scores so far, best first, as (value, step).
+        metrics_bytes: How much of `metrics.jsonl` belongs to this state.
+        values: The loop's own values.
+    """
+
+    completed_steps: int = 0
+    epoch: int = 0
+    inside: bool = False
+    loop: int = 1
+    finished_at: int = 0
+    best: list[tuple[float, int]] = field(default_factory=list)
+    metrics_bytes: int = 0
+    values: Values = field(default_factory=Values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {name: getattr(self, name) for name in _PLAIN} | {"values": self.values.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        missing = [name for name in (*_PLAIN, "values") if name not in state]
+        if missing:
+            raise SamestepError("The saved progress of the run is incomplete.", found=f"no {', '.join(missing)}")
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+        self.best = [(float(value), int(step)) for value, step in state["best"]]
+        self.values.load_state_dict(state["values"])
+
+
+_PLAIN = ("completed_steps", "epoch", "inside", "loop", "finished_at", "best", "metrics_bytes")
+
+
+class Scoring:
+    """Which scores belong to the present weights, and whether those weights still have to be saved.
+
+    Args:
+        best: How many best checkpoints are kept.
+        metric: The score that decides what is best; None: no score makes a checkpoint due.
+        mode: "max" or "min".
+    """
+
+    def __init__(self, best: int, metric: str | None, mode: str) -> None:
+        self._best, self._metric, self._sign = best, metric, 1 if mode == "max" else -1
+        self._scores: dict[str, float] = {}
+        self._updates: object = None
+        self.due = False
+
+    def note(self, scores: Mapping[str, float], progress: Progress, updates: object) -> None:
+        """Take scores of the present weights; a checkpoint is due when they are among the best."""
+        earlier = self._scores if updates == self._updates else {}
+        self._scores, self._updates = earlier | dict(scores), updates
+        value = scores.get(self._metric or "")
+        if value is not None and self._enters_best(value, progress):
+            self.due = True
+
+    def restored(self, scores: Mapping[str, float], updates: object) -> None:
+        """Take the scores that were saved with the present weights; they are saved already."""
+        self._scores, self._updates = dict(scores), updates
+
+    def belonging(self, updates: object) -> dict[str, float]:
+        """Return the scores of the present weights: none once an update has come."""
+        return dict(self._scores) if updates == self._updates else {}
+
+    def refuse_update(self, updates: object) -> None:
+        """Raise if the scored weights were due to be saved and an update has come before a boundary."""
+        if not self.due or updates == self._updates:
+            return
+        self.due = False
+        raise WrongPlace(
+            "The weights were scored as the best so far, and an update came before they could be saved.",
+            path="run.score",
+            hint="Call run.score after the step's run.step and before the next batch, or behind the loop.",
+        )
+
+    def _enters_best(self, value: float, progress: Progress) -> bool:
+        if math.isnan(value) or not self._best:
+            return False
+        ranked = [*progress.best, (value, progress.completed_steps)]
+        ranked.sort(key=lambda each: -self._sign * each[0])  # stable: of equal scores the earlier one is better
+        progress.best = ranked[: self._best]
+        return (value, progress.completed_steps) in progress.best

@@ -1,8 +1,10 @@
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
-from noisy_data import Noisy, equal, read
+from noisy_data import Noisy, equal, read, seed_all
 from torch.utils.data import IterableDataset, TensorDataset
 
 from samestep.data.loader import DataLoader
@@ -341,3 +343,43 @@ def test_a_loader_stays_resumable_after_an_exception_in_a_worker(workers):
     resumed = DataLoader(Noisy(), batch_size=3, seed=1, num_workers=workers)
     resumed.load_state_dict(state)
     assert equal(list(resumed), reference[1:])
+
+
+# --- workers and copies -----------------------------------------------------------------------------------
+
+
+def announce(worker):
+    info = torch.utils.data.get_worker_info()
+    info.dataset.seen = (worker, info.num_workers, type(info.dataset).__name__, torch.rand(()).item())
+
+
+class Announced(Noisy):
+    seen = None
+
+    def __getitem__(self, index):
+        return self.seen
+
+
+def test_worker_init_fn_sees_the_users_data_set_and_the_same_numbers_always():
+    """A worker's init function meets the user's own data set, and draws the same at any start of the workers."""
+    loader = DataLoader(Announced(), None, seed=1, num_workers=2, worker_init_fn=announce)
+    first, second = ([tuple(each) for each in loader] for _ in range(2))
+    assert first[0][:3] == (0, 2, "Announced")
+    assert first[1][:3] == (1, 2, "Announced")
+    assert first[0][3] != first[1][3]
+    assert first == second
+
+
+@pytest.mark.parametrize("randomness", ["sample", "torch"])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
+def test_a_copy_goes_on_where_the_loader_stands(duplicate, randomness):
+    """A copied or pickled loader goes on in the middle of the epoch, by itself."""
+    seed_all(0)
+    loader = DataLoader(range(13), batch_size=3, shuffle=True, randomness=randomness)
+    loader.before_next = lambda: None
+    batches = iter(loader)
+    next(batches)
+    twin = duplicate(loader)
+    assert (twin.epoch, twin.position, twin.before_next) == (0, 1, None)
+    assert equal(list(twin), list(batches))
+    assert (twin.epoch, loader.epoch) == (1, 1)

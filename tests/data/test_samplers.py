@@ -237,3 +237,32 @@ def test_two_million_items_are_sought_at_once():
     last = list(loader)
     assert time.perf_counter() - start < 0.2
     assert len(last) == 1
+
+
+def test_a_sampler_of_the_global_generator_leaves_it_alone():
+    """A sampler that holds torch's global generator as an object draws from its private stream all the same."""
+
+    def build_global(workers=0):
+        sampler = RandomSampler(range(13), generator=torch.default_generator)
+        return DataLoader(Noisy(), batch_size=3, sampler=sampler, seed=1, num_workers=workers)
+
+    seed_all(0)
+    before = global_state()["torch"]
+    first = build_global()
+    batches = iter(first)
+    next(batches)
+    state, rest = first.state_dict(), list(batches)
+    assert torch.equal(global_state()["torch"], before)
+    seed_all(5)
+    resumed = build_global(2)
+    resumed.load_state_dict(state)
+    assert equal(list(resumed), rest)
+    assert torch.equal(global_state()["torch"], torch.manual_seed(5).get_state())
+
+
+def test_a_data_sets_generator_is_not_taken_for_the_samplers():
+    """A sampler that holds the data set does not make the data set's generators its own."""
+    dataset = Noisy()
+    loader = DataLoader(dataset, sampler=RandomSampler(dataset), seed=1)
+    next(iter(loader))
+    assert loader.state_dict()["sampler"]["start"] == {}

@@ -35,6 +35,7 @@ class InnerLoader(torch.utils.data.DataLoader[Any]):
         generator: torch.Generator | None,
     ) -> None:
         workers = outer.num_workers > 0
+        self._starts_workers = workers
         super().__init__(
             samples,
             batch_size=None,
@@ -52,8 +53,11 @@ class InnerLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Any:
-        with signals_held_back() if self.num_workers else nullcontext():
-            return super().__iter__()
+        # Not when kept workers begin a new epoch: PyTorch then waits for them, and Ctrl-C must get through.
+        with signals_held_back() if self._starts_workers else nullcontext():
+            batches = super().__iter__()
+        self._starts_workers = self._starts_workers and not self.persistent_workers
+        return batches
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: the outer loader has warned already."""

@@ -1,8 +1,7 @@
 """Owns how an epoch is opened when random numbers are keyed: nothing is drawn from the process's generators."""
 
-import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sized
+from typing import Any, cast
 
 import torch
 
@@ -11,6 +10,8 @@ from samestep.data.inner import InnerLoader
 from samestep.data.order import ComputedCourse, Course, order_seed
 from samestep.data.sampler import PrivateStream, SamplerCourse, SamplerOrder
 from samestep.generators import derive_seed
+
+Loader = torch.utils.data.DataLoader[Any]
 
 
 class KeyedFeed:
@@ -42,21 +43,23 @@ class KeyedMode:
         kind: "sequential", "shuffled", "sampler" or "batch_sampler".
     """
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any], randomness: str, kind: str) -> None:
-        self._loader = weakref.proxy(loader)
+    def __init__(self, loader: Loader, randomness: str, kind: str) -> None:
         self._shuffled = kind == "shuffled"
         batched = loader.batch_sampler is not None
         source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        self._order = SamplerOrder(source, batched=batched) if kind.endswith("sampler") else None
+        self._order = (
+            SamplerOrder(source, batched=batched, dataset=loader.dataset) if kind.endswith("sampler") else None
+        )
         self._samples = KeyedSamples(loader.dataset, loader.collate_fn, batched=batched, randomness=randomness)
         self._kept: tuple[InnerLoader, KeyedFeed] | None = None
 
     def open(
-        self, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
+        self, loader: Loader, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
     ) -> tuple[Course, Iterator[list[Any]]]:
         """Open an epoch.
 
         Args:
+            loader: The loader; a mode keeps no reference to it.
             seed: The loader's seed.
             epoch: The epoch.
             start: Batches of it that the loop has had.
@@ -65,8 +68,8 @@ class KeyedMode:
         Returns:
             The course of the epoch and its batches as `[number, batch]`.
         """
-        course = self._course(seed, epoch, start, saved)
-        inner, feed = self._kept or self._build()
+        course = self._course(loader, seed, epoch, start, saved)
+        inner, feed = self._kept or self._build(loader)
         feed.follow(course, seed, epoch)
         inner.generator.manual_seed(derive_seed(seed, "worker") & 0xFFFFFFFF)
         batches = iter(inner)
@@ -90,13 +93,12 @@ class KeyedMode:
     def handed(self, batch: list[Any]) -> None:
         """Learn nothing from a batch."""
 
-    def _course(self, seed: int, epoch: int, start: int, saved: dict[str, Any] | None) -> Course:
+    def _course(self, loader: Loader, seed: int, epoch: int, start: int, saved: dict[str, Any] | None) -> Course:
         if self._order is not None:
             return self._sampler_course(self._order, seed, epoch, start, saved)
-        loader = self._loader
         shuffle_seed = order_seed(seed, epoch) if self._shuffled else None
         return ComputedCourse(
-            len(loader.dataset),
+            len(cast("Sized", loader.dataset)),
             loader.batch_size,
             drop_last=loader.drop_last,
             shuffle_seed=shuffle_seed,
@@ -117,11 +119,11 @@ class KeyedMode:
         course.skip()
         return course
 
-    def _build(self) -> tuple[InnerLoader, KeyedFeed]:
+    def _build(self, loader: Loader) -> tuple[InnerLoader, KeyedFeed]:
         feed = KeyedFeed()
         # PyTorch draws the workers' seed from a generator of ours, set anew before each epoch, so that a
         # worker_init_fn sees the same numbers whenever its worker starts.
-        inner = InnerLoader(self._loader, self._samples, feed, torch.Generator())
+        inner = InnerLoader(loader, self._samples, feed, torch.Generator())
         if inner.persistent_workers:
             self._kept = inner, feed
         return inner, feed

@@ -83,11 +83,14 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         if seed is None and self.generator is not None and randomness != "torch":
             self._seed = self.generator.initial_seed()
         self._kind = _kind(shuffle, sampler, batch_sampler)
-        self._mode = StockMode(self) if randomness == "torch" else KeyedMode(self, randomness, self._kind)
+        self._mode = self._new_mode()
         self._epoch = self._position = 0
         self._newest: weakref.ref[EpochIterator] | None = None
         self._course: Course | None = None
         self._saved: dict[str, Any] | None = None
+
+    def _new_mode(self) -> StockMode | KeyedMode:
+        return StockMode(self) if self.randomness == "torch" else KeyedMode(self, self.randomness, self._kind)
 
     # --- where it stands ---------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             self._supersede()
         if self._seed is None and self.randomness != "torch":
             self._seed = torch.initial_seed()
-        course, batches = self._mode.open(self._seed or 0, self._epoch, self._position, self._saved)
+        course, batches = self._mode.open(self, self._seed or 0, self._epoch, self._position, self._saved)
         iterator = EpochIterator(self, batches)
         self._course, self._saved = course, None
         self._newest = weakref.ref(iterator)
@@ -202,6 +205,20 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
         self._saved = state["sampler"]
         self._mode.load(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what a copy needs: it goes on where this loader stands, with workers and iterators of its own."""
+        running = {"_mode", "_newest", "_course", "_saved", "before_next"}
+        return {
+            "arguments": {name: value for name, value in vars(self).items() if name not in running},
+            "state": self.state_dict(),
+        }
+
+    def __setstate__(self, copied: dict[str, Any]) -> None:
+        vars(self).update(copied["arguments"])
+        self._mode = self._new_mode()
+        self._newest = self._course = self._saved = None
+        self.load_state_dict(copied["state"])
 
 
 def _kind(shuffle: bool | None, sampler: object, batch_sampler: object) -> str:

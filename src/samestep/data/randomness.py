@@ -1,11 +1,13 @@
 """Owns the random numbers of one sample or batch while it is fetched. Never decides which sample comes next."""
 
 import functools
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from samestep.errors import StateMismatch, WrongPlace
 from samestep.generators import (
@@ -69,6 +71,23 @@ def sample_rng() -> np.random.Generator:
     return _current.generator
 
 
+_GLOBAL = (torch.default_generator, np.random.mtrand._rand, random._inst)  # noqa: SLF001
+
+
+def own_generators(root: object, path: str) -> dict[str, Generator]:
+    """Find the generator objects that an object holds, but for the process's own three.
+
+    Args:
+        root: The object to look through.
+        path: The name to put before each path.
+
+    Returns:
+        Generators by their path.
+    """
+    found = find_generators(root, path)
+    return {path: each for path, each in found.items() if not any(each is other for other in _GLOBAL)}
+
+
 class OwnedGenerators:
     """The generator objects that a data set and its collate function hold, found once in each process.
 
@@ -84,7 +103,7 @@ class OwnedGenerators:
 
     def look(self) -> bool:
         """Look for generator objects; tell whether there are any that were not there before."""
-        found = find_generators(self._dataset, "dataset") | find_generators(self._collate, "collate_fn")
+        found = own_generators(self._dataset, "dataset") | own_generators(self._collate, "collate_fn")
         known = {id(each) for each in self._found.values()}
         self._found = found
         return any(id(each) not in known for each in found.values())

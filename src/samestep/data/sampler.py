@@ -14,11 +14,11 @@ from torch.utils.data import BatchSampler
 
 from samestep.data.fetch import name_of
 from samestep.data.order import Draw
+from samestep.data.randomness import own_generators
 from samestep.errors import StateMismatch
 from samestep.generators import (
     Generator,
     derive_seed,
-    find_generators,
     generator_state,
     global_state,
     seed_process,
@@ -79,12 +79,16 @@ class SamplerOrder:
     Args:
         source: What yields indices (`batched=False`) or batches of them.
         batched: Whether the source yields batches.
+        dataset: The data set, whose generators are not the sampler's though a sampler often holds it.
         generator: A generator that the loader draws from for the source; None for the global one.
     """
 
-    def __init__(self, source: Iterable[Any], *, batched: bool, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, source: Iterable[Any], *, batched: bool, dataset: object, generator: torch.Generator | None = None
+    ) -> None:
         self.source = source
         self.batched = batched
+        self._dataset = dataset
         self._generator = generator
         inner = source.sampler if type(source) is BatchSampler else None
         candidates = [each for each in (source, inner) if each is not None]
@@ -94,7 +98,20 @@ class SamplerOrder:
 
     def generators(self) -> dict[str, Generator]:
         """Find the generators that decide the order, but for those of a sampler that has a state of its own."""
-        return find_generators([None if self.stateful else self.source, self._generator], "sampler")
+        found: dict[str, Generator] = {}
+        for path, root in self._roots():
+            for name, each in own_generators(root, path).items():
+                if not any(each is known for known in found.values()):
+                    found[name] = each
+        return found
+
+    def _roots(self) -> Iterator[tuple[str, object]]:
+        yield "generator", self._generator
+        sources = () if self.stateful is not None else (self.source, getattr(self.source, "sampler", None))
+        for path, source in zip(("sampler", "sampler.sampler"), sources, strict=False):
+            for name, value in getattr(source, "__dict__", {}).items():
+                if all(value is not each for each in (self._dataset, *sources)):
+                    yield f"{path}.{name}", value
 
     def state(self) -> dict[str, Any]:
         """Read what decides the draws that come next."""
@@ -248,6 +265,8 @@ class SamplerCourse:
             self._shared = self._shared or self._look() != self._last_seen
         with self._stream.drawn():
             indices = next(self._iterator)
+            if self._order.batched and not hasattr(indices, "__len__"):
+                indices = list(indices)
         if self._generators:
             self._last_seen = self._look()
         return self._noted(indices)

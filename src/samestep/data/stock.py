@@ -1,6 +1,5 @@
 """Owns how an epoch is opened when order and random numbers are drawn just as PyTorch draws them, and resumed."""
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -14,6 +13,8 @@ from samestep.data.sampler import OpenStream, SamplerCourse, SamplerOrder
 from samestep.data.streams import NO_BATCH, StreamedSamples, StreamTask
 from samestep.errors import StateMismatch
 from samestep.generators import global_state, set_global_state
+
+Loader = torch.utils.data.DataLoader[Any]
 
 
 class StockFeed:
@@ -75,12 +76,12 @@ class StockMode:
         loader: The loader as its user built it.
     """
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
-        self._loader = weakref.proxy(loader)
+    def __init__(self, loader: Loader) -> None:
+        self._persistent = loader.persistent_workers
         self._workers = loader.num_workers
         batched = loader.batch_sampler is not None
         source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        self._order = SamplerOrder(source, batched=batched, generator=loader.generator)
+        self._order = SamplerOrder(source, batched=batched, dataset=loader.dataset, generator=loader.generator)
         self._samples = StreamedSamples(loader.dataset, loader.collate_fn, batched=batched)
         self._kept: tuple[InnerLoader, StockFeed] | None = None
         self._batches: Iterator[list[Any]] | None = None  # of persistent workers
@@ -90,11 +91,12 @@ class StockMode:
         self._loaded: dict[str, Any] | None = None
 
     def open(
-        self, _seed: int, _epoch: int, start: int, saved: dict[str, Any] | None
+        self, loader: Loader, _seed: int, _epoch: int, start: int, saved: dict[str, Any] | None
     ) -> tuple[Course, Iterator[list[Any]]]:
         """Open an epoch.
 
         Args:
+            loader: The loader; a mode keeps no reference to it.
             start: Batches of it that the loop has had.
             saved: What the course's state was when the loop had had them, or `rest_state` before the epoch.
 
@@ -104,7 +106,9 @@ class StockMode:
         self._end_fetching()
         inside = saved is not None and "digest" in saved
         with _generators_put_back() if inside else nullcontext():
-            course, batches = self._open(start, saved if inside else None, {} if saved is None else saved["start"])
+            course, batches = self._open(
+                loader, start, saved if inside else None, {} if saved is None else saved["start"]
+            )
         course.settle(saved)
         if self._loaded is not None and "objects" in self._loaded:
             self._samples.owned.look()
@@ -132,7 +136,7 @@ class StockMode:
             return {"streams": {**streams, "objects": self._samples.owned.states()}}
         if not inside:
             self._end_fetching()
-        if inside or self._loader.persistent_workers:
+        if inside or self._persistent:
             streams |= {"workers": dict(self._streams), "origin": self._origin}
         return {"streams": streams}
 
@@ -161,25 +165,25 @@ class StockMode:
             self._streams[batch[0] % self._workers] = batch[2]
 
     def _setting(self) -> dict[str, Any]:
-        return {"num_workers": self._workers, "persistent_workers": self._loader.persistent_workers}
+        return {"num_workers": self._workers, "persistent_workers": self._persistent}
 
     def _open(
-        self, start: int, saved: dict[str, Any] | None, begin: dict[str, Any]
+        self, loader: Loader, start: int, saved: dict[str, Any] | None, begin: dict[str, Any]
     ) -> tuple[SamplerCourse, Iterator[list[Any]]]:
         self._order.set_state(begin)
         if saved is not None and self._loaded is not None:
             set_global_state(self._loaded["process"])
-        elif not self._loader.persistent_workers:
+        elif not self._persistent:
             self._streams = {}
         course = SamplerCourse(self._order, OpenStream(), start, saved)
         self._process = global_state(devices=False)
-        return course, self._fetch(course, start)
+        return course, self._fetch(loader, course, start)
 
-    def _fetch(self, course: SamplerCourse, start: int) -> Iterator[list[Any]]:
+    def _fetch(self, loader: Loader, course: SamplerCourse, start: int) -> Iterator[list[Any]]:
         turns = start % self._workers if self._workers else 0
         between = None
         if self._kept is None:
-            inner, feed = self._build()
+            inner, feed = self._build(loader)
             between = self._start_like_origin(course)
             feed.streams = dict(self._streams)
         else:
@@ -190,20 +194,20 @@ class StockMode:
             course.skip()
         for _ in range(turns):
             next(batches)
-        if self._loader.persistent_workers:
+        if self._persistent:
             self._kept, self._batches = (inner, feed), batches
         return batches
 
-    def _build(self) -> tuple[InnerLoader, StockFeed]:
+    def _build(self, loader: Loader) -> tuple[InnerLoader, StockFeed]:
         feed = StockFeed(self._workers)
-        return InnerLoader(self._loader, self._samples, feed, self._loader.generator), feed
+        return InnerLoader(loader, self._samples, feed, loader.generator), feed
 
     def _start_like_origin(self, course: SamplerCourse) -> Callable[[], None] | None:
         """Start persistent workers from the seed that PyTorch drew for them, once, in an earlier epoch.
 
         PyTorch opens the sampler, draws the seed, and opens the sampler again: the epoch's start is there.
         """
-        if not self._loader.persistent_workers:
+        if not self._persistent:
             return None
         here = {"process": global_state(devices=False), "generators": course.generator_states()}
         if self._origin is not None:

@@ -60,9 +60,11 @@ def _shield(main: int) -> None:
     for each in _IGNORED:
         signal.signal(each, _ignore)
         signal.siginterrupt(each, False)  # noqa: FBT003 - positional only
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
     if hasattr(signal, "sigwaitinfo"):
         _obey_only({main, os.getppid()})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
+    else:  # macOS: PyTorch's own handler ends the worker
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """Owns the comparing of two checkpoints by their manifests: digests and trees. Reads no tensor, never writes."""
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,5 +184,7 @@ def _text(value: Any) -> bytes:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and value.get("$kind") == "float":  # NaN and infinities, which JSON lacks, as bits
+        return str(struct.unpack(">d", bytes.fromhex(value["value"]))[0])
     text = _text(value).decode(errors="backslashreplace")
     return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — one line of a terminal

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from samestep.store.lock import RunLock
+from samestep.store.store import Store
 
 
 def names(run):
@@ -119,3 +120,27 @@ def test_export_of_what_is_no_model(digits, tmp_path, samestep_json):
         status, found = samestep_json("export", digits, *words)
         assert status == 2
         assert found["error"]["message"]
+
+
+class Tied(torch.nn.Module):
+    """A model with tied weights, buffers and channels_last weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.embedding = torch.nn.Embedding(5, 4)
+        self.head = torch.nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_exported_weights_load_into_the_model(tmp_path, samestep_json):
+    """What is exported from a real model loads strictly into the same model, bit for bit."""
+    model = Tied()
+    Store(tmp_path / "store").save({"model": model}, step=1)
+    for name in ("model.safetensors", "model.pt"):
+        assert samestep_json("export", tmp_path / "store", "--out", tmp_path / name)[0] == 0
+    for state in (load_file(tmp_path / "model.safetensors"), torch.load(tmp_path / "model.pt", weights_only=True)):
+        fresh = Tied()
+        fresh.load_state_dict(state)
+        assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in model.state_dict().items())

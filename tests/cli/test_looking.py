@@ -5,6 +5,7 @@ import os
 import pytest
 from small_training import snapshot
 
+from samestep.state.codec import encode
 from samestep.store.manifest import MANIFEST_FILE
 from samestep.store.retention import Keep
 from samestep.store.store import Store
@@ -226,6 +227,15 @@ def test_diff_is_exact_about_values(tmp_path, samestep_json, a, b, name):
     assert status == 1
     every = [*found["changed"], *found["only_a"], *found["only_b"]]
     assert [(each["item"], each["name"]) for each in every] == [("optimizer", name)]
+
+
+def test_diff_shows_numbers_that_json_lacks(tmp_path, samestep_json):
+    """NaN and infinities, which the state keeps as bits, are shown as numbers."""
+    a, b = snapshot(100), snapshot(100)
+    a.items["scheduler"].tree["best"] = encode(float("inf"), "best")[0]
+    b.items["scheduler"].tree["best"] = 0.5
+    _, found = samestep_json("diff", written(tmp_path / "a", a), written(tmp_path / "b", b))
+    assert [each["detail"] for each in found["changed"]] == ["inf → 0.5"]
 
 
 def test_diff_sees_memory_layout(tmp_path, samestep_json):

@@ -25,9 +25,7 @@ def described():
 def existing():
     """List the modules and folders; `__init__.py` files are what their folder is."""
     modules = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
-    folders = {parent for path in modules for parent in path.relative_to(PACKAGE).parents} - {
-        PACKAGE.relative_to(PACKAGE)
-    }
+    folders = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE}
     return {path.relative_to(PACKAGE).as_posix() for path in modules} | {f"{each.as_posix()}/" for each in folders}
 
 

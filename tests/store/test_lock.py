@@ -9,6 +9,7 @@ import time
 import pytest
 
 from samestep.errors import RunLocked, SamestepError
+from samestep.store import lock as lock_module
 from samestep.store.lock import LOCK_FILE, OWNER_FILE, RunLock
 
 HOLD = """
@@ -149,6 +150,26 @@ def test_child_works_on_another_run(tmp_path):
     (tmp_path / "other").mkdir()
     with RunLock(tmp_path):
         assert in_fork(lambda: tries(tmp_path / "other")) == 0
+
+
+def test_child_takes_over_after_its_parent(tmp_path):
+    """A child forked while its parent works on a run can lock it once the parent has finished."""
+    released, tell = os.pipe()
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    child = os.fork()
+    if not child:
+        os.read(released, 1)
+        os._exit(tries(tmp_path))
+    lock.release()
+    os.write(tell, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_fork_while_another_thread_asks(tmp_path):
+    """A child forked while a thread of its parent is taking a lock is not stuck."""
+    with lock_module._guard:
+        assert in_fork(lambda: tries(tmp_path)) == 0
 
 
 def test_released_lock_is_free(tmp_path):

@@ -1,5 +1,6 @@
 """Owns `samestep inspect`: what a checkpoint holds. Reads its manifest only, changes nothing."""
 
+import textwrap
 from typing import Any
 
 import click
@@ -94,10 +95,12 @@ def _row(name: str, item: ItemEntry) -> tuple[object, ...]:
 
 def _values(tree: Any) -> str:
     """Show the plain numbers and words that stand at the top of a state, such as a scheduler's last_epoch."""
+    if isinstance(tree, dict) and isinstance(tree.get("state"), dict):
+        tree = tree["state"]
     if not isinstance(tree, dict):
         return ""
     plain = [f"{key}={value}" for key, value in tree.items() if isinstance(value, str | int | float)]
-    return " ".join(each for each in plain if not each.startswith("$"))[:80]
+    return textwrap.shorten(" ".join(each for each in plain if not each.startswith("$")), 80, placeholder=" …")
 
 
 def _print_tensors(manifest: Manifest) -> None:

@@ -1,5 +1,7 @@
 """Owns the comparing of two checkpoints by their manifests: digests and trees. Reads no tensor, never writes."""
 
+import contextlib
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,5 +185,8 @@ def _text(value: Any) -> bytes:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and value.get("$kind") == "float":  # NaN and infinities, which JSON lacks, as bits
+        with contextlib.suppress(ValueError, TypeError, KeyError, struct.error):  # else it is shown as it stands
+            return str(struct.unpack(">d", bytes.fromhex(value["value"]))[0])
     text = _text(value).decode(errors="backslashreplace")
     return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — one line of a terminal

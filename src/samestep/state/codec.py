@@ -2,8 +2,8 @@
 
 Plain values stay readable JSON; every other value is `{"$kind": …, "value": …}`, a tensor is `{"$tensor": name}`,
 and one that shares memory with others `{"$view": {base, dtype, shape, strides, offset}}`. Kept are values, types,
-order and which tensors are one. Not kept are requires_grad and being a Parameter (the module adapter restores flags
-on the live parameters), and that two places held the same list or dict object.
+order and which tensors are one. Not kept are requires_grad and being a Parameter (the module adapter restores the
+flags of live parameters), and that two places held the same list or dict object.
 """
 
 import json

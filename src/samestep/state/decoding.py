@@ -41,7 +41,7 @@ def decode(tree: Json, tensors: Mapping[str, Tensor], *, place: Place | None = N
         >>> decode({"$kind": "tuple", "value": [1, {"$tensor": "w"}]}, {"w": torch.ones(1)})
         (1, tensor([1.]))
     """
-    return _Decoder(tensors, place or to_device_of_type).decode(tree, "", 0)
+    return Decoder(tensors).decode(tree, place=place)
 
 
 def to_device_of_type(tensor: Tensor, kind: str) -> Tensor:
@@ -52,13 +52,20 @@ def to_device_of_type(tensor: Tensor, kind: str) -> Tensor:
     return placed(tensor, kind) if accelerator is not None and accelerator.type == kind else tensor
 
 
-class _Decoder:
-    def __init__(self, tensors: Mapping[str, Tensor], place: Place) -> None:
+class Decoder:
+    """Decodes several trees of one snapshot: a tensor that they share is one object in all of them."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        self._place = place
+        self._place: Place = to_device_of_type
         self._copies: dict[tuple[str, str], Tensor] = {}
 
-    def decode(self, tree: Json, path: str, depth: int) -> Any:
+    def decode(self, tree: Json, path: str = "", *, place: Place | None = None) -> Any:
+        """Turn a tree back into its value; see the function `decode`."""
+        self._place = place or to_device_of_type
+        return self._read(tree, path, 0)
+
+    def _read(self, tree: Json, path: str, depth: int) -> Any:
         if depth > DEEPEST:
             raise CorruptCheckpoint(f"The tree of state is nested more than {DEEPEST} levels deep.", path=path)
         try:
@@ -81,10 +88,10 @@ class _Decoder:
             return self._view(tree["$view"], tree.get("device", "cpu"), path)
         if "$kind" in tree:
             return self._kind(tree["$kind"], tree, path, depth)
-        return {key: self.decode(value, child_path(path, key), depth + 1) for key, value in tree.items()}
+        return {key: self._read(value, child_path(path, key), depth + 1) for key, value in tree.items()}
 
     def _items(self, items: list[Json], path: str, depth: int) -> list[Any]:
-        return [self.decode(each, child_path(path, index), depth + 1) for index, each in enumerate(items)]
+        return [self._read(each, child_path(path, index), depth + 1) for index, each in enumerate(items)]
 
     # --- tensors ---------------------------------------------------------------------------------------
 
@@ -119,27 +126,27 @@ class _Decoder:
             )
         return self._kinds[kind](self, tree, path, depth)
 
-    def children(self, tree: dict[str, Json], path: str, depth: int) -> list[Any]:
+    def _children(self, tree: dict[str, Json], path: str, depth: int) -> list[Any]:
         if not isinstance(tree["value"], list):
             raise TypeError("a list was expected")
         return self._items(tree["value"], path, depth)
 
-    def pairs(self, tree: dict[str, Json], path: str, depth: int) -> dict[Any, Any]:
+    def _pairs(self, tree: dict[str, Json], path: str, depth: int) -> dict[Any, Any]:
         if not isinstance(tree["value"], list):
             raise TypeError("a list of pairs was expected")
         result = {}
         for key_tree, value_tree in tree["value"]:
-            key = self.decode(key_tree, path, depth + 1)
-            result[key] = self.decode(value_tree, child_path(path, key), depth + 1)
+            key = self._read(key_tree, path, depth + 1)
+            result[key] = self._read(value_tree, child_path(path, key), depth + 1)
         return result
 
     def _counter(self, tree: dict[str, Json], path: str, depth: int) -> Counter[Any]:
         result: Counter[Any] = Counter()
-        dict.update(result, self.pairs(tree, path, depth))  # Counter's own update would add
+        dict.update(result, self._pairs(tree, path, depth))  # Counter's own update would add
         return result
 
     def _enum(self, tree: dict[str, Json], path: str, depth: int) -> Any:
-        kind, names = find_enum(tree["class"]), self.children(tree, path, depth)
+        kind, names = find_enum(tree["class"]), self._children(tree, path, depth)
         members = [kind.__members__[name] for name in names]
         if len(members) == 1:
             return members[0]
@@ -149,14 +156,14 @@ class _Decoder:
         return result
 
     def _namedtuple(self, tree: dict[str, Json], path: str, depth: int) -> Any:
-        values = self.children(tree, path, depth)
+        values = self._children(tree, path, depth)
         kind = find_namedtuple(tree["class"], tree["fields"])
         if len(values) != len(tree["fields"]):
             raise ValueError("the number of values is not that of the fields")
         return tuple.__new__(kind, values)
 
     def _array(self, tree: dict[str, Json], path: str, depth: int) -> np.ndarray[Any, Any]:
-        tensor = self.decode(tree["value"], path, depth + 1)
+        tensor = self._read(tree["value"], path, depth + 1)
         if not isinstance(tensor, Tensor):
             raise TypeError("a tensor was expected")
         return tensor.cpu().numpy()
@@ -164,23 +171,37 @@ class _Decoder:
     def _raw_array(self, tree: dict[str, Json], path: str, depth: int) -> np.ndarray[Any, Any]:
         value = tree["value"]
         dtype = read_numpy_dtype(value["dtype"])
-        content = bytearray(tensor_bytes(self.decode(value["bytes"], path, depth + 1)))
+        content = bytearray(tensor_bytes(self._read(value["bytes"], path, depth + 1)))
         shape = tuple(int(size) for size in value["shape"])
         if int(np.prod(shape, dtype=object)) * dtype.itemsize != len(content) or value["order"] not in {"C", "F"}:
             raise ValueError("the bytes do not fit the array's shape")
         return np.ndarray(shape, dtype, content, order=value["order"])
 
+    def _sequence(self, tree: dict[str, Json], path: str, depth: int) -> Any:
+        children = self._children(tree, path, depth)
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[tree["$kind"]](children)
+
+    def _slice(self, tree: dict[str, Json], path: str, depth: int) -> slice:
+        return slice(*self._children(tree, path, depth))
+
+    def _deque(self, tree: dict[str, Json], path: str, depth: int) -> deque[Any]:
+        return deque(self._children(tree, path, depth), tree["maxlen"])
+
+    def _ordered_dict(self, tree: dict[str, Json], path: str, depth: int) -> OrderedDict[Any, Any]:
+        return OrderedDict(self._pairs(tree, path, depth))
+
+    def _defaultdict(self, tree: dict[str, Json], path: str, depth: int) -> defaultdict[Any, Any]:
+        return defaultdict(FACTORIES[tree["factory"]], self._pairs(tree, path, depth))
+
     _kinds: ClassVar[dict[str, Callable[..., Any]]] = {
-        "tuple": lambda decoder, tree, path, depth: tuple(decoder.children(tree, path, depth)),
-        "set": lambda decoder, tree, path, depth: set(decoder.children(tree, path, depth)),
-        "frozenset": lambda decoder, tree, path, depth: frozenset(decoder.children(tree, path, depth)),
-        "slice": lambda decoder, tree, path, depth: slice(*decoder.children(tree, path, depth)),
-        "deque": lambda decoder, tree, path, depth: deque(decoder.children(tree, path, depth), tree["maxlen"]),
-        "dict": pairs,
-        "OrderedDict": lambda decoder, tree, path, depth: OrderedDict(decoder.pairs(tree, path, depth)),
-        "defaultdict": lambda decoder, tree, path, depth: defaultdict(
-            FACTORIES[tree["factory"]], decoder.pairs(tree, path, depth)
-        ),
+        "tuple": _sequence,
+        "set": _sequence,
+        "frozenset": _sequence,
+        "slice": _slice,
+        "deque": _deque,
+        "dict": _pairs,
+        "OrderedDict": _ordered_dict,
+        "defaultdict": _defaultdict,
         "Counter": _counter,
         "namedtuple": _namedtuple,
         "enum": _enum,

@@ -206,7 +206,7 @@ def _field(value: list[Any]) -> tuple[Any, ...]:
 
 def _write_numpy_scalar(value: np.generic) -> Json:
     if isinstance(value, np.str_):  # as an element of an array it would lose zeros at its end
-        return {"dtype": "U", "bytes": _write_text(str(value))}
+        return {"dtype": "U", "bytes": _write_text(str.__str__(value))}
     if isinstance(value, np.bytes_):
         return {"dtype": "S", "bytes": _write_bytes(bytes(value))}
     return {"dtype": write_numpy_dtype(value.dtype), "bytes": _write_bytes(value.tobytes())}

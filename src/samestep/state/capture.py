@@ -1,0 +1,208 @@
+"""Owns the way of tracked objects into items and back: all or nothing, in order. Never touches storage."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch
+from samestep.state.gradients import GRADIENTS, GradientRestoration, GradientWatch, capture_gradients
+from samestep.state.kinds import ORDER, kind_of
+from samestep.state.modules import ModuleRestoration, capture_module
+from samestep.state.names import ParameterNames
+from samestep.state.optimizers import OptimizerRestoration, capture_optimizer
+from samestep.state.restoration import Restoration, Undo, compare_names
+from samestep.state.snapshot import Item
+from samestep.state.stateful import (
+    GeneratorRestoration,
+    SchedulerRestoration,
+    StatefulRestoration,
+    TensorRestoration,
+    capture_generator,
+    capture_scheduler,
+    capture_stateful,
+    capture_tensor,
+    refused,
+)
+
+_log = logging.getLogger("samestep")
+
+
+def capture(
+    objects: Mapping[str, object],
+    *,
+    watch: GradientWatch | None = None,
+    named_by: Mapping[str, object] | None = None,
+) -> dict[str, Item]:
+    """Read the state of tracked objects.
+
+    Args:
+        objects: The objects to read, by the names under which they are tracked.
+        watch: Knows which gradients are finished; without it every gradient counts as state.
+        named_by: All tracked objects, where `objects` are only some of them: parameters get their names here.
+
+    Returns:
+        Items by name, and one named "gradients" if there are unfinished ones. Tensors are live references.
+
+    Raises:
+        NotTracked: An object cannot be tracked, or an optimizer's parameter is in no tracked object.
+        UnsupportedValue: A value cannot be stored exactly; the error names its path.
+
+    Example:
+        >>> import torch
+        >>> capture({"model": torch.nn.Linear(1, 1)})["model"].tree["state"]
+        {'weight': {'$tensor': 'weight'}, 'bias': {'$tensor': 'bias'}}
+    """
+    if GRADIENTS in objects:
+        raise StateMismatch(
+            f"The name {GRADIENTS!r} is taken by the unfinished gradients.",
+            path=GRADIENTS,
+            hint="Track the object under another name.",
+        )
+    names = ParameterNames(named_by or objects)
+    items = {name: _captured(name, tracked, names) for name, tracked in objects.items()}
+    gradients = capture_gradients(ParameterNames(objects), watch)
+    return items if gradients is None else {**items, GRADIENTS: gradients}
+
+
+def restore(
+    objects: Mapping[str, object],
+    items: Mapping[str, Item],
+    *,
+    allow_missing: Collection[str] = (),
+) -> None:
+    """Restore tracked objects, all or nothing: everything is checked before anything is changed.
+
+    Args:
+        objects: The live objects by name.
+        items: The saved state by name.
+        allow_missing: Names that may be in only one of the two.
+
+    Raises:
+        StateMismatch: Saved and live state do not belong together, or an object refuses its state.
+        CorruptCheckpoint: An item is not one that `capture` gave.
+    """
+    _require_same_names(objects, items, allow_missing)
+    names = ParameterNames(objects)
+    restorations = _prepared(objects, items, names, allow_missing)
+    undo = _rehearse(restorations)
+    try:
+        for restoration in restorations:
+            restoration.apply()
+    except Exception as error:
+        _put_back(undo)
+        raise refused(restoration.name, error) from error
+
+
+def reapply_small(objects: Mapping[str, object], items: Mapping[str, Item]) -> None:
+    """Restore again what the user's statements at the top of an epoch may have changed since `restore`.
+
+    On a resume in the middle of an epoch they run a second time: `scheduler.step()`, `optimizer.zero_grad()`,
+    `total.zero_()`, a draw. Restored again are hyperparameters, gradients, schedulers, scalers, tensors that are
+    tracked by themselves, values, other objects and random state; not modules, what an optimizer keeps for its
+    parameters, or loaders, whose iterators are already at work.
+
+    Args:
+        objects: The live objects by name.
+        items: The saved state by name.
+    """
+    names = ParameterNames(objects)
+    for restoration in _prepared(objects, items, names, ()):
+        restoration.apply_small()
+
+
+def _captured(name: str, tracked: Any, names: ParameterNames) -> Item:
+    kind = kind_of(tracked, name)
+    if kind == "module":
+        return capture_module(name, tracked)
+    if kind == "optimizer":
+        return capture_optimizer(name, tracked, names)
+    own: dict[str, Callable[[str, Any], Item]] = {
+        "scheduler": capture_scheduler,
+        "generator": capture_generator,
+        "tensor": capture_tensor,
+    }
+    return own[kind](name, tracked) if kind in own else capture_stateful(name, kind, tracked)
+
+
+def _checked(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
+    try:
+        return _restoration(name, tracked, item, names)
+    except SamestepError:
+        raise
+    except Exception as error:  # a hostile tree may hold anything anywhere
+        raise CorruptCheckpoint(
+            "The saved state of an object cannot be read.", path=name, found=f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _restoration(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
+    if item.kind == "optimizer":
+        return OptimizerRestoration(name, tracked, item, names)
+    kinds: dict[str, Callable[[str, Any, Item], Restoration]] = {
+        "module": ModuleRestoration,
+        "scheduler": SchedulerRestoration,
+        "generator": GeneratorRestoration,
+        "tensor": TensorRestoration,
+    }
+    return kinds.get(item.kind, StatefulRestoration)(name, tracked, item)
+
+
+def _prepared(
+    objects: Mapping[str, object],
+    items: Mapping[str, Item],
+    names: ParameterNames,
+    allow_missing: Collection[str],
+) -> list[Restoration]:
+    """Check every item against its live object, in the order of restoring."""
+    by_kind: dict[str, list[Restoration]] = {kind: [] for kind in ORDER}
+    for name, tracked in objects.items():
+        if name in items:
+            kind = kind_of(tracked, name)
+            _require_same_kind(name, kind, items[name])
+            by_kind[kind].append(_checked(name, tracked, items[name], names))
+    if GRADIENTS not in allow_missing:
+        by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS)))
+    return [each for kind in ORDER for each in by_kind[kind]]
+
+
+def _require_same_names(
+    objects: Mapping[str, object], items: Mapping[str, Item], allow_missing: Collection[str]
+) -> None:
+    saved = [name for name in items if name not in {GRADIENTS, *allow_missing}]
+    live = [name for name in objects if name not in allow_missing]
+    differences = compare_names(saved, live)
+    if differences:
+        raise StateMismatch(
+            "The checkpoint and the run do not track the same objects; nothing has been changed.",
+            expected=", ".join(saved) or "nothing",
+            found=", ".join(live) or "nothing",
+            hint="Track the same objects under the same names, or name what may be missing in allow_missing.",
+        )
+
+
+def _require_same_kind(name: str, kind: str, item: Item) -> None:
+    if item.kind != kind:
+        raise StateMismatch(
+            f"{name} is another kind of object than when it was saved.", path=name, expected=item.kind, found=kind
+        )
+
+
+def _rehearse(restorations: list[Restoration]) -> list[Undo]:
+    undo: list[Undo] = []
+    for restoration in restorations:
+        try:
+            put_back = restoration.rehearse()
+        except Exception as error:
+            _put_back(undo)
+            raise refused(restoration.name, error) from error
+        if put_back is not None:
+            undo.append(put_back)
+    return undo
+
+
+def _put_back(undo: list[Undo]) -> None:
+    for put_back in reversed(undo):
+        try:
+            put_back()
+        except Exception:  # noqa: BLE001  (the error that brought us here is the one to raise)
+            _log.exception("An object could not be put back to its state before the failed restore.")

@@ -1,0 +1,272 @@
+"""Owns the state of optimizers, by the names of the parameters. Never goes by position, never casts a moment."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from samestep.errors import CorruptCheckpoint, NotTracked
+from samestep.state.codec import Encoder
+from samestep.state.decoding import Decoder, Place, to_device_of_type
+from samestep.state.names import ParameterNames
+from samestep.state.restoration import Restoration, Undo, require_no_differences
+from samestep.state.snapshot import Item, Json
+from samestep.state.stateful import rehearsed
+from samestep.state.tensors import copy_into, placed
+
+_HINT = (
+    "Build the optimizer from the same parameters in the same order and groups as when the checkpoint was saved."
+)
+_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def capture_optimizer(name: str, optimizer: Optimizer, names: ParameterNames) -> Item:
+    """Read an optimizer's groups and state by the names of its parameters.
+
+    Args:
+        name: The name under which it is tracked.
+        optimizer: A stock optimizer, or one with its own `state_dict`, whose result is then stored as it is.
+        names: The names of all tracked parameters.
+
+    Raises:
+        NotTracked: A parameter is in no tracked object, so it has no name.
+    """
+    encoder = Encoder()
+    params = [_names_in(name, optimizer, index, names) for index in range(len(optimizer.param_groups))]
+    if _has_own_code(optimizer):
+        tree = {"groups": [{"params": each} for each in params]}
+        tree["own"] = encoder.encode(optimizer.state_dict(), name)
+    else:
+        tree = encoder.encode(_by_name(name, optimizer, params, names), name)
+    return Item(kind="optimizer", tree=tree, tensors=encoder.finish())
+
+
+class OptimizerRestoration(Restoration):
+    """Restores an optimizer: hyperparameters of its groups, and the state of each parameter under its name.
+
+    Args:
+        name: The name under which it is tracked.
+        optimizer: The live optimizer.
+        item: The saved state.
+        names: The names of all tracked parameters.
+
+    Raises:
+        StateMismatch: The names per group differ; the difference is shown.
+    """
+
+    def __init__(self, name: str, optimizer: Optimizer, item: Item, names: ParameterNames) -> None:
+        super().__init__(name)
+        self._optimizer = optimizer
+        self._item = item
+        self._tensors = names.tensors
+        self._groups = _groups(item)
+        self._has_own_code = "own" in item.tree
+        self._values: list[dict[str, Any]] = []
+        self._state: dict[Any, Any] = {}
+        live = [_names_in(name, optimizer, index, names) for index in range(len(optimizer.param_groups))]
+        self._added = self._groups[len(live) :]
+        differences = [
+            *self._compare_kinds(),
+            *_compare_groups([group["params"] for group in self._groups], live),
+            *self._compare_added(live),
+            *self._compare_states(),
+        ]
+        require_no_differences(name, differences, _HINT)
+
+    def rehearse(self) -> Undo | None:
+        """Read the state, or load it into an optimizer that has its own code for that."""
+        if self._has_own_code:
+            return rehearsed(self._optimizer.state_dict, self._load_own, self._optimizer.load_state_dict)
+        decoder = Decoder(self._item.tensors)
+        self._values = [decoder.decode(_without_params(group), self.name) for group in self._groups]
+        self._state = self._decoded_state(decoder)
+        return None
+
+    def apply(self) -> None:
+        """Restore the groups, then the state of every parameter."""
+        if self._has_own_code:
+            self._load_own()
+            return
+        live = len(self._optimizer.param_groups)
+        for group, values in zip(self._groups[live:], self._values[live:], strict=True):
+            params = [self._tensors[each] for each in group["params"]]
+            self._optimizer.add_param_group({"params": params, **values})
+        self._restore_hyperparameters(self._values)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+
+    def apply_small(self) -> None:
+        """Restore the hyperparameters of the groups again; the state of the parameters stays."""
+        decoder = Decoder(self._item.tensors)
+        groups = self._item.tree["own"].get("param_groups", []) if self._has_own_code else self._groups
+        self._restore_hyperparameters([decoder.decode(_without_params(group), self.name) for group in groups])
+
+    # --- checks ----------------------------------------------------------------------------------------
+
+    def _compare_kinds(self) -> list[str]:
+        if _has_own_code(self._optimizer) == self._has_own_code:
+            return []
+        who = "the checkpoint" if self._has_own_code else "the live object"
+        return [f"only {who} comes from an optimizer with its own state_dict"]
+
+    def _compare_added(self, live: Sequence[Sequence[str]]) -> list[str]:
+        """Allow groups that were added while training, if their parameters are tracked and in no live group."""
+        if self._added and self._has_own_code:
+            return [f"the checkpoint has {len(self._groups)} groups and the live object {len(live)}"]
+        taken = {each for group in live for each in group}
+        wanted = [each for group in self._added for each in group["params"]]
+        unknown = [each for each in wanted if each not in self._tensors]
+        doubled = [each for each in wanted if each in taken]
+        return [
+            *(f"{each} is in a group of the checkpoint only, and in no tracked object" for each in unknown),
+            *(f"{each} is in a further group of the checkpoint, but already in a live one" for each in doubled),
+        ]
+
+    def _compare_states(self) -> list[str]:
+        states = self._item.tree.get("state", {})
+        known = {each for group in self._groups for each in group["params"]}
+        return [f"{each} has state but is in no group of the checkpoint" for each in states if each not in known]
+
+    # --- restoring -------------------------------------------------------------------------------------
+
+    def _load_own(self) -> None:
+        self._optimizer.load_state_dict(Decoder(self._item.tensors).decode(self._item.tree["own"], self.name))
+
+    def _restore_hyperparameters(self, groups: Sequence[dict[str, Any]]) -> None:
+        for live, values in zip(self._optimizer.param_groups, groups, strict=False):
+            for key, value in values.items():
+                live[key] = _kept_in_place(live.get(key), value)
+
+    def _decoded_state(self, decoder: Decoder) -> dict[Any, Any]:
+        devices = self._item.tree.get("devices", {})
+        state = decoder.decode(self._item.tree.get("shared", {}), self.name)
+        for name, tree in self._item.tree["state"].items():
+            parameter, saved_on = self._tensors[name], devices.get(name, "cpu")
+            value = decoder.decode(tree, f"{self.name}.state[{name!r}]", place=_beside(parameter, saved_on))
+            if parameter.device.type != saved_on:
+                _keep_step_on_cpu(value, self._groups, name)
+            state[parameter] = value
+        return cast("dict[Any, Any]", state)
+
+
+def _names_in(name: str, optimizer: Optimizer, index: int, names: ParameterNames) -> list[str]:
+    group = optimizer.param_groups[index]
+    found = []
+    for place, parameter in enumerate(group["params"]):
+        known = names.of(parameter)
+        if known is None:
+            raise NotTracked(
+                f"{name} updates a parameter that is in no tracked object.",
+                path=f"{name}.param_groups[{index}]['params'][{place}]",
+                found=f"a parameter of shape {list(parameter.shape)}",
+                hint="Track the module that holds it, or the tensor itself, next to the optimizer.",
+            )
+        found.append(known)
+    return found
+
+
+def _by_name(name: str, optimizer: Optimizer, params: list[list[str]], names: ParameterNames) -> dict[str, Any]:
+    groups = [
+        {"params": each, **_without_params(group)}
+        for each, group in zip(params, optimizer.param_groups, strict=True)
+    ]
+    known = {each for group in params for each in group}
+    states: dict[str, Any] = {}
+    shared: dict[Any, Any] = {}
+    devices: dict[str, str] = {}
+    for key, value in cast("dict[Any, Any]", optimizer.state).items():
+        if not isinstance(key, Tensor):
+            shared[key] = value
+            continue
+        owner = _owner(name, key, known, names)
+        states[owner] = value
+        if key.device.type != "cpu":
+            devices[owner] = key.device.type
+    return {"groups": groups, "state": states, "shared": shared, "devices": devices}
+
+
+def _owner(name: str, parameter: Tensor, known: set[str], names: ParameterNames) -> str:
+    owner = names.of(parameter)
+    if owner is None or owner not in known:
+        raise NotTracked(
+            f"{name} has state for a parameter that is in none of its groups.",
+            path=f"{name}.state",
+            found=f"a parameter of shape {list(parameter.shape)}",
+            hint="Remove the state together with the group.",
+        )
+    return owner
+
+
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _has_own_code(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer reads or loads its state in its own way, by a method or a hook."""
+    kind = type(optimizer)
+    own_method = (
+        kind.state_dict is not Optimizer.state_dict or kind.load_state_dict is not Optimizer.load_state_dict
+    )
+    return own_method or any(getattr(optimizer, hooks, None) for hooks in _HOOKS)
+
+
+def _groups(item: Item) -> list[dict[str, Json]]:
+    groups = item.tree.get("groups") if isinstance(item.tree, dict) else None
+    if not isinstance(groups, list) or not all(_is_text_list(group["params"]) for group in groups):
+        raise CorruptCheckpoint("The groups of an optimizer are missing from its state.", path="groups")
+    if "own" not in item.tree and not isinstance(item.tree.get("state"), dict):
+        raise CorruptCheckpoint("The state of an optimizer is missing.", path="state")
+    return groups
+
+
+def _is_text_list(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _compare_groups(saved: Sequence[Sequence[str]], live: Sequence[Sequence[str]]) -> list[str]:
+    if len(saved) < len(live):
+        return [f"the checkpoint has {len(saved)} groups and the live object {len(live)}"]
+    differences = []
+    for index, (there, here) in enumerate(zip(saved, live, strict=False)):
+        if len(there) != len(here):
+            differences.append(f"group {index} has {len(there)} parameters in the checkpoint and {len(here)} here")
+        differences += [
+            f"group {index}, parameter {place}: {left} in the checkpoint, {right} in the live object"
+            for place, (left, right) in enumerate(zip(there, here, strict=False))
+            if left != right
+        ]
+    return differences
+
+
+def _kept_in_place(current: object, value: object) -> object:
+    """Give a learning rate that is a tensor its value in place: a captured graph may hold this very tensor."""
+    if not (isinstance(current, Tensor) and isinstance(value, Tensor)):
+        return value
+    if (current.shape, current.dtype) != (value.shape, value.dtype):
+        return value
+    copy_into(current, value)
+    return current
+
+
+def _beside(parameter: Tensor, saved_on: str) -> Place:
+    """Put what lay on the parameter's device there again; what lay elsewhere (Adam's step) stays elsewhere."""
+
+    def place(tensor: Tensor, kind: str) -> Tensor:
+        return placed(tensor, parameter.device) if kind == saved_on else to_device_of_type(tensor, kind)
+
+    return place
+
+
+def _keep_step_on_cpu(state: Any, groups: Sequence[dict[str, Json]], name: str) -> None:
+    """Treat "step" as torch does when a state changes device: it stays on the CPU unless a kernel reads it."""
+    group = next(group for group in groups if name in group["params"])
+    needed_there = group.get("capturable") or group.get("fused")
+    if isinstance(state, dict) and isinstance(state.get("step"), Tensor) and not needed_there:
+        state["step"] = state["step"].to(torch.device("cpu"))

@@ -1,0 +1,116 @@
+"""Owns which objects hang on which, for the search of the audit. Never calls what it finds."""
+
+import random
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from samestep.generators import is_generator
+
+MOST_OBJECTS = 10_000
+_MOST_ELEMENTS = 1_000
+_LEAVES = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    type,
+    Tensor,
+    np.ndarray,
+    np.generic,
+    ModuleType,
+    BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    random.Random,
+)
+
+
+def children(value: object) -> Iterator[tuple[str, object]]:
+    """Give what hangs on an object, with the text that leads there: ".attribute", "[0]", "['key']".
+
+    Tensors, arrays, imported modules, classes, generators and containers of over 1,000 elements end it.
+    """
+    if isinstance(value, _LEAVES) or is_generator(value) or _is_ours(value):
+        return
+    if isinstance(value, (list, tuple)):
+        if len(value) <= _MOST_ELEMENTS:
+            yield from ((f"[{index}]", child) for index, child in enumerate(value))
+    elif isinstance(value, dict):
+        if len(value) <= _MOST_ELEMENTS:
+            yield from ((f"[{key!r}]", child) for key, child in value.items())
+    else:
+        yield from _attributes(value)
+
+
+def _is_ours(value: object) -> bool:
+    """Tell the library's own objects, such as the run, which holds all that is tracked; loaders hold the user's."""
+    return type(value).__module__.partition(".")[0] == "samestep" and not isinstance(value, DataLoader)
+
+
+def owned(tracked: object) -> list[object]:
+    """Give a tracked object and the parts whose state is saved with it.
+
+    A module saves its submodules, but no other attribute; an optimizer itself; a scheduler the schedulers inside
+    it, but not its optimizer. Everything else is taken at its word: what it holds is its own affair.
+    """
+    if isinstance(tracked, nn.Module):
+        return [*tracked.modules()]
+    if isinstance(tracked, Optimizer):
+        return [tracked]
+    if isinstance(tracked, LRScheduler):
+        inner = getattr(tracked, "_schedulers", [])
+        return [tracked, *(part for each in inner for part in owned(each))]
+    return _everything(tracked)
+
+
+def _everything(tracked: object) -> list[object]:
+    seen: dict[int, object] = {}
+    queue = [tracked]
+    for value in queue:
+        if id(value) in seen or len(seen) >= MOST_OBJECTS:
+            continue
+        seen[id(value)] = value
+        queue.extend(child for _, child in children(value))
+    return list(seen.values())
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, FunctionType):
+        yield from _closure(value)
+    elif isinstance(value, nn.Module):
+        yield from ((f".{name}", child) for name, child in value.named_children())
+        yield from _plain_attributes(value)
+    elif isinstance(value, DataLoader):
+        yield from ((f".{name}", getattr(value, name, None)) for name in _LOADER)
+    else:
+        yield from _plain_attributes(value)
+
+
+_LOADER = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn")
+_PRIVATE = ("_parameters", "_buffers", "_modules")
+
+
+def _plain_attributes(value: object) -> Iterator[tuple[str, object]]:
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict) and len(attributes) <= _MOST_ELEMENTS:
+        yield from ((f".{name}", child) for name, child in attributes.items() if name not in _PRIVATE)
+
+
+def _closure(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".{name}", cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue

@@ -66,6 +66,36 @@ def test_nothing_there(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_file_in_the_folders_place(tmp_path):
+    """A folder that cannot be read is an error, never an empty store: a run would start anew."""
+    (tmp_path / "checkpoints").write_bytes(b"")
+    store = Store(tmp_path / "checkpoints")
+    with pytest.raises(SamestepError, match="cannot be read"):
+        store.latest()
+    with pytest.raises(SaveFailed, match="Not a directory"):
+        store.write(make_snapshot(1))
+
+
+def test_a_draft_that_could_not_be_removed_goes_with_the_next_save(tmp_path, use_system):
+    """A failing disk that keeps even the draft from being removed leaves nothing once it works again."""
+
+    class Failing(files.System):
+        def fsync(self, _descriptor):
+            raise OSError(errno.EIO, "Input/output error")
+
+        def unlink(self, _path):
+            raise OSError(errno.EIO, "Input/output error")
+
+    store = filled(tmp_path, 1)
+    use_system(Failing())
+    with pytest.raises(SaveFailed):
+        store.write(make_snapshot(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    use_system(files.System())
+    store.write(make_snapshot(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", "step-000000002"]
+
+
 def test_latest_is_the_highest_step(tmp_path):
     """The latest is the highest step, whatever the order of writing and of names (transformers#26961)."""
     store = filled(tmp_path, 9900, 1_000_000_000, 900, 10_000)

@@ -118,7 +118,9 @@ class Store:
 
         if not self._is_tidy:
             self.tidy()
+        self._is_tidy = False  # a failing save may be unable to remove its own draft
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
+        self._is_tidy = True
         self._require_written(checkpoint)
         self._shelf.retain(self.keep, protect=[checkpoint.name])
         return checkpoint

@@ -77,6 +77,7 @@ def test_real_manifests_fit_the_schema(tmp_path):
     jsonschema.validate(json.loads((checkpoint.path / "manifest.json").read_bytes()), schema)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.floats() | st.integers(-5, 5)))
 def test_metrics_come_back(metrics):
     """Scores come back exactly, NaN and infinities too."""
@@ -93,6 +94,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_environment_comes_back(value):
     """Any plain JSON comes back equal from the environment."""
@@ -250,6 +252,7 @@ def test_too_large(monkeypatch):
         decode_manifest(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes(data):
     """Any bytes are a manifest or a CorruptCheckpoint, with a right digest or without."""
@@ -260,8 +263,8 @@ def test_any_bytes(data):
             continue
 
 
+@settings(max_examples=300, deadline=None)
 @given(st.data())
-@settings(max_examples=300)
 def test_any_spoiled_member(data):
     """A real manifest with any one value replaced by any other is a manifest or a CorruptCheckpoint."""
     content = json.loads((Path(__file__).parent / "golden/step-000000007/manifest.json").read_bytes())

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -78,6 +78,7 @@ def test_every_tensor_is_aligned(tmp_path):
     assert all(entries[name].data_offsets[0] % ELEMENT_TYPES[tensors[name].dtype].size == 0 for name in tensors)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["__metadata__", "__metadata__.", "__metadata__..", "a", "a.", ""]), unique=True))
 def test_names_and_keys_are_one_to_one(names):
     """Different names get different keys, none of them the one that safetensors keeps for itself."""
@@ -132,6 +133,7 @@ def test_hostile_header(name):
     assert caught.value.message.count(".") == 1
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data):
     """Any bytes are a header or a CorruptCheckpoint, with a right length or without."""

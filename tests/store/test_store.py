@@ -8,13 +8,16 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from sample_snapshots import make_snapshot, same_snapshot
 from test_manifest import seal
 
-from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, SaveFailed
-from samestep.store import files, folder
+from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, SaveFailed, StateMismatch
+from samestep.state.random import RandomState
+from samestep.store import files, folder, keeping
 from samestep.store.manifest import NewerFormat
-from samestep.store.retention import Keep
+from samestep.store.retention import Decision, Keep
 from samestep.store.store import Store
 
 ALL = Keep(last=100)
@@ -61,6 +64,36 @@ def test_nothing_there(tmp_path):
     with pytest.raises(NoCheckpoint):
         store.load({}, which=400)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_file_in_the_folders_place(tmp_path):
+    """A folder that cannot be read is an error, never an empty store: a run would start anew."""
+    (tmp_path / "checkpoints").write_bytes(b"")
+    store = Store(tmp_path / "checkpoints")
+    with pytest.raises(SamestepError, match="cannot be read"):
+        store.latest()
+    with pytest.raises(SaveFailed, match="Not a directory"):
+        store.write(make_snapshot(1))
+
+
+def test_a_draft_that_could_not_be_removed_goes_with_the_next_save(tmp_path, use_system):
+    """A failing disk that keeps even the draft from being removed leaves nothing once it works again."""
+
+    class Failing(files.System):
+        def fsync(self, _descriptor):
+            raise OSError(errno.EIO, "Input/output error")
+
+        def unlink(self, _path):
+            raise OSError(errno.EIO, "Input/output error")
+
+    store = filled(tmp_path, 1)
+    use_system(Failing())
+    with pytest.raises(SaveFailed):
+        store.write(make_snapshot(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    use_system(files.System())
+    store.write(make_snapshot(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", "step-000000002"]
 
 
 def test_latest_is_the_highest_step(tmp_path):
@@ -305,6 +338,25 @@ def test_a_lower_step_than_the_latest_is_kept(tmp_path):
     assert store.find(300).step == 300
 
 
+def test_the_clock_does_not_decide_over_the_newest(tmp_path):
+    """Neither the checkpoint just written nor the highest step goes, even if the clock was set back by years."""
+    store = filled(tmp_path, 500, 600, keep=Keep(last=1))
+    for path in tmp_path.glob("*/manifest.json"):
+        content = json.loads(path.read_bytes())
+        del content["digest"]
+        path.write_bytes(seal(content | {"created": "2099-01-01T00:00:00Z"}))
+    Store(tmp_path, keep=Keep(last=1)).write(make_snapshot(300))
+    assert [each.step for each in store.checkpoints()] == [300, 600]
+
+
+def test_the_newest_never_goes(tmp_path, monkeypatch):
+    """Even a policy that lets everything go leaves the newest complete checkpoint."""
+    store = filled(tmp_path, 1, 2, 3)
+    monkeypatch.setattr(keeping, "decide", lambda *_, **__: Decision({}, tuple(names(store))))
+    assert keeping.Shelf(tmp_path).retain(ALL) == ["step-000000001", "step-000000002"]
+    assert names(store) == ["step-000000003"]
+
+
 def test_going_back(tmp_path):
     """A run that goes back sets later checkpoints aside, so that the next resume goes on from there."""
     store = filled(tmp_path, 100, 200, 300)
@@ -349,3 +401,103 @@ def test_file_permissions_are_the_users(tmp_path):
     (tmp_path / "folder").mkdir()
     assert {path.stat().st_mode for path in checkpoint.path.iterdir()} == {(tmp_path / "plain").stat().st_mode}
     assert checkpoint.path.stat().st_mode == (tmp_path / "folder").stat().st_mode
+
+
+# --- objects -------------------------------------------------------------------------------------------
+
+
+def training(seed):
+    """Make a model with its optimizer and a scheduler, three steps trained."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "random": RandomState()}
+    for _ in range(3):
+        update(objects)
+    return objects
+
+
+def update(objects):
+    """Do one step on random numbers, and give its loss."""
+    loss = objects["model"](torch.randn(16, 4)).pow(2).mean()
+    objects["optimizer"].zero_grad()
+    loss.backward()
+    objects["optimizer"].step()
+    objects["optimizer"].zero_grad()
+    objects["scheduler"].step()
+    return loss.item()
+
+
+def test_objects_are_saved_and_loaded(tmp_path):
+    """A training that is loaded into fresh objects goes on to the same bits."""
+    store = Store(tmp_path)
+    objects = training(seed=0)
+    store.save(objects, step=3, epoch=0, metrics={"loss": 0.5}, tags=["first"])
+    expected = [update(objects) for _ in range(3)]
+    fresh = training(seed=1)
+    checkpoint = store.load(fresh)
+    assert (checkpoint.step, checkpoint.metrics, checkpoint.tags) == (3, {"loss": 0.5}, ["first"])
+    assert checkpoint.environment["versions"]["torch"] == torch.__version__
+    assert [update(fresh) for _ in range(3)] == expected
+    assert checkpoint.verify() == []
+
+
+def test_loading_falls_back_before_anything_is_changed(tmp_path):
+    """With the newest damaged the objects get the state of the one before, none of the newest."""
+    store = Store(tmp_path)
+    objects = training(seed=0)
+    store.save(objects, step=3)
+    expected = [update(objects)]
+    store.save(objects, step=4)
+    flip(tmp_path / "step-000000004/optimizer.safetensors")
+    fresh = training(seed=1)
+    with pytest.warns(UserWarning, match="step-000000004"):
+        assert store.load(fresh).step == 3
+    assert [update(fresh)] == expected
+
+
+def test_what_does_not_belong_together_changes_nothing(tmp_path):
+    """Objects of another architecture are refused, and keep their state."""
+    store = Store(tmp_path)
+    store.save(training(seed=0), step=3)
+    other = {"model": torch.nn.Linear(4, 1)}
+    before = other["model"].weight.clone()
+    with pytest.raises(StateMismatch):
+        store.load(other, allow_missing=["optimizer", "scheduler", "random"])
+    assert other["model"].weight.equal(before)
+
+
+def test_what_is_allowed_to_be_missing(tmp_path):
+    """Names in allow_missing may be missing on either side."""
+    store = Store(tmp_path)
+    objects = training(seed=0)
+    store.save(objects, step=3)
+    model = training(seed=1)["model"]
+    with pytest.raises(StateMismatch):
+        store.load({"model": model})
+    store.load({"model": model}, which="step-3", allow_missing=["optimizer", "scheduler", "random"])
+    assert model[0].weight.equal(objects["model"][0].weight)
+
+
+def test_the_inference_file_is_the_state_dict(tmp_path):
+    """model.safetensors holds exactly what the module's state_dict does, and loads without samestep."""
+    objects = training(seed=0)
+    checkpoint = Store(tmp_path).save(objects, step=3)
+    loaded = load_file(checkpoint.path / "model.safetensors")
+    assert loaded.keys() == objects["model"].state_dict().keys()
+    assert all(loaded[name].equal(value) for name, value in objects["model"].state_dict().items())
+
+
+def test_tied_weights_come_back_tied(tmp_path):
+    """Tied weights are written once and are one tensor again."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    checkpoint = Store(tmp_path).save({"model": model}, step=1)
+    assert len(load_file(checkpoint.path / "model.safetensors")) == 1
+    saved = model[0].weight.clone()
+    with torch.no_grad():
+        model[0].weight.zero_()
+    Store(tmp_path).load({"model": model})
+    assert model[0].weight is model[1].weight
+    assert model[0].weight.equal(saved)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from samestep.errors import SamestepError
 from samestep.store import files
 from samestep.store.manifest import MANIFEST_FILE
 
@@ -73,11 +74,21 @@ def list_folders(directory: Path) -> list[Path]:
 
     Returns:
         Their paths by step, then by order. Modification times never count: copying changes them.
+
+    Raises:
+        SamestepError: The folder cannot be read; that must not look like a folder without checkpoints.
     """
     try:
         children = list(directory.iterdir())
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise SamestepError(
+            "The folder of checkpoints cannot be read.",
+            path=directory,
+            found=error.strerror,
+            hint="Check the path and its permissions.",
+        ) from error
     named = [(key, path) for path in children if (key := parse_name(path.name)) is not None and path.is_dir()]
     return [path for _, path in sorted(named)]
 

@@ -129,7 +129,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             infinity, a lone surrogate, an integer of thousands of digits, nesting of about a thousand levels.
     """
     try:
-        body = msgspec.json.encode(manifest)
+        body = msgspec.json.encode(manifest, enc_hook=_as_text)
         _require_equal(_decoder.decode(body), manifest)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise UnsupportedValue(
@@ -196,6 +196,13 @@ def json_schema() -> dict[str, Any]:
 def _seal(body: bytes) -> bytes:
     body = body[:-1]
     return body + _TAIL % xxhash.xxh3_128_hexdigest(body).encode()
+
+
+def _as_text(value: object) -> str:
+    """Write subclasses of str as the text that they are: `torch.__version__` is one."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"a {type(value).__name__}")
 
 
 def _require_equal(decoded: Manifest, manifest: Manifest) -> None:

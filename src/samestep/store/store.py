@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,14 @@ class Store:
         from samestep.state.capture import capture
 
         snapshot = Snapshot(step=step, epoch=epoch, items=capture(objects), metrics=dict(metrics or {}))
-        return self.write(snapshot, tags=tags)
+        return self.write(snapshot, environment=self._environment, tags=tags)
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        """Record the environment once: it asks git, and does not change while the process lives."""
+        from samestep.state.environment import environment
+
+        return environment()
 
     def write(
         self, snapshot: Snapshot, *, environment: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
@@ -96,7 +104,7 @@ class Store:
 
         Args:
             snapshot: The snapshot; nothing may change its tensors meanwhile.
-            environment: Versions, machine and settings, as plain JSON.
+            environment: Versions, machine and settings, as plain JSON (default: nothing).
             tags: Marks given by the user.
 
         Returns:
@@ -110,7 +118,9 @@ class Store:
 
         if not self._is_tidy:
             self.tidy()
+        self._is_tidy = False  # a failing save may be unable to remove its own draft
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
+        self._is_tidy = True
         self._require_written(checkpoint)
         self._shelf.retain(self.keep, protect=[checkpoint.name])
         return checkpoint
@@ -209,7 +219,7 @@ class Store:
         checkpoint, snapshot = self._choose(which, map_location)
         from samestep.state.capture import restore
 
-        restore(objects, snapshot.items, allow_missing)
+        restore(objects, snapshot.items, allow_missing=allow_missing)
         return checkpoint
 
     def find(self, which: str | int) -> Checkpoint:

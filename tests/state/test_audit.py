@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 
 from samestep.state.audit import find_untracked
+from samestep.state.random import RandomState
 
 MODULE_LEVEL = torch.Generator()
 
@@ -79,7 +80,11 @@ def test_nothing_is_found_when_everything_is_tracked():
     loss = nn.CrossEntropyLoss(weight=torch.ones(2))
     frozen = nn.Linear(7, 7).requires_grad_(requires_grad=False)
     evaluation = DataLoader([1, 2])
-    objects = {"model": net, "optimizer": optimizer, "scheduler": scheduler, "loader": Stateful(loader=loader)}
+    bits = np.random.PCG64(0)
+    draws = np.random.Generator(bits)
+    own = RandomState(draws=draws)
+    objects = {"model": net, "optimizer": optimizer, "scheduler": scheduler, "own": own}
+    objects["loader"] = Stateful(loader=loader)
     assert find_untracked(here(), objects) == []
     assert all((wrapped, inner, loss, frozen, evaluation))
 

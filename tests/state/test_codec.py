@@ -193,9 +193,9 @@ def test_hostile_trees_give_one_clear_error(tree):
 
 
 def test_deep_trees_are_refused():
-    """A tree of a million levels is refused, not followed until the stack breaks."""
+    """A tree of 100,000 levels is refused, not followed until the stack breaks."""
     tree = []
-    for _ in range(1_000_000):
+    for _ in range(100_000):
         tree = [tree]
     with pytest.raises(CorruptCheckpoint, match="levels deep"):
         decode(tree, {})
@@ -238,6 +238,7 @@ def test_plain_state_is_readable_json():
         Decimal("sNaN123"),
         Decimal("-0.00"),
         Fraction(1, 3),
+        Fraction(2**20_000, 3),
         uuid.UUID(int=2**127 + 5),
         dt.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")),
         pathlib.Path(os.fsdecode(b"/data/\xff")),
@@ -255,7 +256,7 @@ def test_plain_state_is_readable_json():
         torch.bfloat16,
         torch.Size([]),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_single_values_round_trip(value):
     """The awkward values, one by one, come back the same."""

@@ -52,7 +52,7 @@ def test_settings_are_those_of_the_process():
 def test_precision_set_by_the_newer_names_is_recorded():
     """Reading does not fail in a process that sets float32 precision by torch's newer names."""
     code = (
-        "import torch; torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'ieee'\n"
+        "import torch\ntorch.backends.fp32_precision, torch.backends.cuda.matmul.fp32_precision = 'tf32', 'ieee'\n"
         "from samestep.state.environment import environment; print(environment()['settings'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

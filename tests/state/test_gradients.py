@@ -133,6 +133,7 @@ def test_gradients_of_unknown_parameters_are_refused():
     with pytest.raises(StateMismatch, match="'gradients' does not fit"):
         restore(other, gradients)
     restore(other, gradients, allow_missing=["gradients"])
+    restore(other, gradients, allow_missing=["old"])
     assert items["gradients"].extra == {"model.weight", "model.bias"}
 
 

@@ -261,3 +261,38 @@ def test_a_restored_state_is_not_shared_with_the_items(bits):
     restore({"model": net, "optimizer": other}, items)
     train(net, other, 1)
     assert bits(dict(items["optimizer"].tensors)) == before
+
+
+def test_the_step_of_adam_stays_where_it_was(stored):
+    """pytorch#80809: moments follow the parameters to another device, the step counter stays on the CPU."""
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    items = {"optimizer": stored(capture({"model": net, "optimizer": optimizer}))["optimizer"]}
+    elsewhere = nn.Linear(2, 2, device="meta")  # any device that is not the CPU
+    other = torch.optim.Adam(elsewhere.parameters())
+    restore({"model": elsewhere, "optimizer": other}, items, allow_missing=["model"])
+    state = other.state[elsewhere.weight]
+    assert {key: each.device.type for key, each in state.items()} == {
+        "step": "cpu",
+        "exp_avg": "meta",
+        "exp_avg_sq": "meta",
+    }
+
+
+def test_a_checkpoint_from_a_device_loads_without_it(stored):
+    """R17: state saved on a GPU goes where the parameters live; a step counter saved on the CPU stays there."""
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    item = stored(capture({"model": net, "optimizer": optimizer}))["optimizer"]
+    item.tree["devices"] = {"model.weight": "cuda", "model.bias": "cuda"}
+    for state in item.tree["state"].values():
+        state["exp_avg"]["device"] = state["exp_avg_sq"]["device"] = "cuda"
+    fresh = torch.optim.Adam(net.parameters())
+    restore({"model": net, "optimizer": fresh}, {"optimizer": item}, allow_missing=["model"])
+    for parameter in net.parameters():
+        assert {each.device.type for each in fresh.state[parameter].values()} == {"cpu"}
+        assert torch.equal(fresh.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])

@@ -78,6 +78,17 @@ def test_damaged_random_state_is_an_error_that_names_it(part):
     assert repr(state.state_dict()) == before
 
 
+def test_devices_that_are_absent_are_left_out_with_a_warning():
+    """Random state of devices that this machine lacks does not keep the rest from loading, and is mentioned."""
+    state = RandomState()
+    absent = "xpu" if torch.cuda.is_available() else "cuda"
+    saved = {**state.state_dict(), absent: [torch.zeros(16, dtype=torch.uint8)]}
+    first = draw()
+    with pytest.warns(UserWarning, match=f"of 1 {absent} devices and this machine has 0"):
+        state.load_state_dict(saved)
+    assert draw() == first
+
+
 def test_missing_parts_are_errors():
     """A state without one library, or with other generator objects, is refused."""
     saved = RandomState().state_dict()
@@ -87,8 +98,15 @@ def test_missing_parts_are_errors():
     assert caught.value.path == "random.numpy"
     with pytest.raises(StateMismatch, match="other generator objects"):
         RandomState(x=random.Random()).load_state_dict(saved)
-    with pytest.raises(NotTracked, match="x is no generator object"):
+    with pytest.raises(NotTracked, match="x was given something"):
         RandomState(x=3)
+    with pytest.raises(NotTracked, match="isolated was given something") as caught:
+
+        @isolated
+        def evaluate():
+            pass
+
+    assert "@isolated()" in caught.value.hint
 
 
 def test_isolated_leaves_random_state_alone_also_after_an_exception():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from samestep.state.binding import line_of_binding
 from samestep.state.reach import MOST_OBJECTS, children, owned
@@ -130,4 +131,10 @@ def _reachable(roots: list[tuple[str, object]]) -> Iterator[tuple[str, object]]:
             return
         seen.add(id(value))
         yield path, value
-        queue.extend((f"{path}{step}", child) for step, child in children(value))
+        if not _is_ours(value):
+            queue.extend((f"{path}{step}", child) for step, child in children(value))
+
+
+def _is_ours(value: object) -> bool:
+    """Tell the library's own objects, such as the run, which holds all that is tracked, from the user's."""
+    return type(value).__module__.partition(".")[0] == "samestep" and not isinstance(value, DataLoader)

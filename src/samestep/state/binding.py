@@ -7,14 +7,14 @@ _STORES = ("STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF")
 
 
 def line_of_binding(frame: FrameType, name: str) -> int:
-    """Find where a name is first bound: in the frame's code, else in its module's.
+    """Find where a name is first bound: in the frame's code, or else in its module's among the callers.
 
     Args:
         frame: The frame that uses the name.
         name: A local or global name.
 
     Returns:
-        The line; for an argument that of the function, and the frame's current line if the name is bound elsewhere.
+        The line: for an argument that of the function, for a name bound elsewhere the frame's current line.
     """
     if name in frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]:
         return frame.f_code.co_firstlineno

@@ -93,7 +93,12 @@ def restore(
         raise refused(restoration.name, error) from error
 
 
-def reapply_small(objects: Mapping[str, object], items: Mapping[str, Item]) -> None:
+def reapply_small(
+    objects: Mapping[str, object],
+    items: Mapping[str, Item],
+    *,
+    allow_missing: Collection[str] = (),
+) -> None:
     """Restore again what the user's statements at the top of an epoch may have changed since `restore`.
 
     On a resume in the middle of an epoch they run a second time: `scheduler.step()`, `optimizer.zero_grad()`,
@@ -104,9 +109,10 @@ def reapply_small(objects: Mapping[str, object], items: Mapping[str, Item]) -> N
     Args:
         objects: The live objects by name.
         items: The saved state by name.
+        allow_missing: What was given to `restore`.
     """
     names = ParameterNames(objects)
-    for restoration in _prepared(objects, items, names, ()):
+    for restoration in _prepared(objects, items, names, allow_missing):
         restoration.apply_small()
 
 
@@ -161,7 +167,7 @@ def _prepared(
             _require_same_kind(name, kind, items[name])
             by_kind[kind].append(_checked(name, tracked, items[name], names))
     if GRADIENTS not in allow_missing:
-        by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS)))
+        by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS), allow_missing))
     return [each for kind in ORDER for each in by_kind[kind]]
 
 

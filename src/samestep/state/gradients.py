@@ -1,7 +1,7 @@
 """Owns the gradients of an unfinished accumulation: which are state, and their way back. Never computes any."""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -102,15 +102,18 @@ class GradientRestoration(Restoration):
     Args:
         names: The names of all tracked parameters.
         item: The saved gradients; None when there were none.
+        allow_missing: Tracked names that may be missing here; gradients of theirs are left out.
 
     Raises:
         StateMismatch: A parameter is not tracked here, or has another shape or dtype.
     """
 
-    def __init__(self, names: ParameterNames, item: Item | None) -> None:
+    def __init__(self, names: ParameterNames, item: Item | None, allow_missing: Collection[str] = ()) -> None:
         super().__init__(GRADIENTS)
         self._parameters = names.tensors
-        self._gradients = {} if item is None else _decoded(item)
+        gradients = {} if item is None else _decoded(item)
+        left_out = tuple(f"{name}." for name in allow_missing)
+        self._gradients = {name: each for name, each in gradients.items() if not f"{name}.".startswith(left_out)}
         require_no_differences(GRADIENTS, self._compare(), "Track the same parameters as when it was saved.")
 
     def _compare(self) -> list[str]:

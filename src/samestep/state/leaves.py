@@ -80,6 +80,15 @@ def _read_complex(value: list[str]) -> complex:
     return complex(_read_float(real), _read_float(imaginary))
 
 
+def _write_fraction(value: fractions.Fraction) -> list[str]:
+    return [hex(value.numerator), hex(value.denominator)]  # Python refuses decimal digits beyond 4,300
+
+
+def _read_fraction(value: list[str]) -> fractions.Fraction:
+    numerator, denominator = value
+    return fractions.Fraction(int(numerator, 16), int(denominator, 16))
+
+
 def _write_range(value: range) -> list[str]:
     return [hex(part) for part in (value.start, value.stop, value.step)]
 
@@ -252,7 +261,7 @@ LEAVES: dict[type, Leaf] = {
     dt.timezone: Leaf("timezone", write_zone, _read_zone),
     zoneinfo.ZoneInfo: Leaf("zone", write_zone, _read_zone),
     decimal.Decimal: Leaf("decimal", str, decimal.Decimal),
-    fractions.Fraction: Leaf("fraction", str, fractions.Fraction),
+    fractions.Fraction: Leaf("fraction", _write_fraction, _read_fraction),
     uuid.UUID: Leaf("uuid", str, uuid.UUID),
     torch.dtype: Leaf("torch.dtype", dtype_name, dtype_from_name),
     torch.device: Leaf("torch.device", str, torch.device),

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -149,9 +148,11 @@ class OptimizerRestoration(Restoration):
         state = decoder.decode(self._item.tree.get("shared", {}), self.name)
         for name, tree in self._item.tree["state"].items():
             parameter, saved_on = self._tensors[name], devices.get(name, "cpu")
-            value = decoder.decode(tree, f"{self.name}.state[{name!r}]", place=_beside(parameter, saved_on))
-            if parameter.device.type != saved_on:
-                _keep_step_on_cpu(value, self._groups, name)
+            path, place = f"{self.name}.state[{name!r}]", _beside(parameter, saved_on)
+            step = tree.get("step") if parameter.device.type != saved_on else None
+            value = decoder.decode({**tree, "step": None} if step else tree, path, place=place)
+            if step:
+                value["step"] = decoder.decode(step, path, place=_step_place(self._groups, name, place))
             state[parameter] = value
         return cast("dict[Any, Any]", state)
 
@@ -264,9 +265,8 @@ def _beside(parameter: Tensor, saved_on: str) -> Place:
     return place
 
 
-def _keep_step_on_cpu(state: Any, groups: Sequence[dict[str, Json]], name: str) -> None:
+def _step_place(groups: Sequence[dict[str, Json]], name: str, place: Place) -> Place:
     """Treat "step" as torch does when a state changes device: it stays on the CPU unless a kernel reads it."""
     group = next(group for group in groups if name in group["params"])
     needed_there = group.get("capturable") or group.get("fused")
-    if isinstance(state, dict) and isinstance(state.get("step"), Tensor) and not needed_there:
-        state["step"] = state["step"].to(torch.device("cpu"))
+    return place if needed_there else lambda tensor, _: tensor

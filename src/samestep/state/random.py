@@ -44,13 +44,7 @@ class RandomState:
 
     def __init__(self, **named: Generator) -> None:
         for name, generator in named.items():
-            if not generators.is_generator(generator):
-                raise NotTracked(
-                    f"{name} is no generator object.",
-                    path=name,
-                    expected="a generator of torch, NumPy or Python",
-                    found=type(generator).__name__,
-                )
+            _require_generator(name, generator, "Give the generator object itself.")
         self._named = named
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,6 +80,9 @@ class isolated(ContextDecorator):  # noqa: N801  (used like a function, as conte
     Args:
         named: Generator objects that are put back too; those of the process always are.
 
+    Raises:
+        NotTracked: A value is no generator object.
+
     Example:
         >>> before = torch.get_rng_state()
         >>> with isolated():
@@ -95,6 +92,8 @@ class isolated(ContextDecorator):  # noqa: N801  (used like a function, as conte
     """
 
     def __init__(self, *named: Generator) -> None:
+        for each in named:
+            _require_generator("isolated", each, "As a decorator it is written with parentheses: @isolated().")
         self._named = named
         self._saved: list[tuple[dict[str, Any], list[Any]]] = []
 
@@ -135,6 +134,17 @@ def seed_everything(seed: int) -> dict[str, Any]:
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     return {"seed": seed, "python": seed, "numpy": seed % 2**32, "torch": seed, "source": source}
+
+
+def _require_generator(name: str, value: object, hint: str) -> None:
+    if not generators.is_generator(value):
+        raise NotTracked(
+            f"{name} was given something that is no generator object.",
+            path=name,
+            expected="a generator of torch, NumPy or Python",
+            found=type(value).__name__,
+            hint=hint,
+        )
 
 
 def _checked(seed: object, source: str) -> int:

@@ -1,6 +1,7 @@
 """Owns which objects hang on which, for the search of the audit. Never calls what it finds."""
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -40,7 +41,7 @@ def children(value: object) -> Iterator[tuple[str, object]]:
 
     Tensors, arrays, imported modules, classes, generators and containers of over 1,000 elements end it.
     """
-    if isinstance(value, _LEAVES) or is_generator(value) or _is_ours(value):
+    if isinstance(value, _LEAVES) or is_generator(value):
         return
     if isinstance(value, (list, tuple)):
         if len(value) <= _MOST_ELEMENTS:
@@ -50,11 +51,6 @@ def children(value: object) -> Iterator[tuple[str, object]]:
             yield from ((f"[{key!r}]", child) for key, child in value.items())
     else:
         yield from _attributes(value)
-
-
-def _is_ours(value: object) -> bool:
-    """Tell the library's own objects, such as the run, which holds all that is tracked; loaders hold the user's."""
-    return type(value).__module__.partition(".")[0] == "samestep" and not isinstance(value, DataLoader)
 
 
 def owned(tracked: object) -> list[object]:
@@ -80,6 +76,8 @@ def _everything(tracked: object) -> list[object]:
         if id(value) in seen or len(seen) >= MOST_OBJECTS:
             continue
         seen[id(value)] = value
+        if isinstance(value, np.random.Generator):
+            queue.append(value.bit_generator)
         queue.extend(child for _, child in children(value))
     return list(seen.values())
 
@@ -99,13 +97,25 @@ def _attributes(value: Any) -> Iterator[tuple[str, object]]:
 
 
 _LOADER = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn")
+_SIMPLE = {str, int, float, bool, type(None)}
+_CONTAINERS = {dict, OrderedDict, list, tuple, set}
 _PRIVATE = ("_parameters", "_buffers", "_modules")
 
 
 def _plain_attributes(value: object) -> Iterator[tuple[str, object]]:
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict) and len(attributes) <= _MOST_ELEMENTS:
-        yield from ((f".{name}", child) for name, child in attributes.items() if name not in _PRIVATE)
+        yield from (
+            (f".{name}", child)
+            for name, child in attributes.items()
+            if not _is_idle(child) and name not in _PRIVATE
+        )
+
+
+def _is_idle(value: object) -> bool:
+    """Sort out early what most attributes are: plain values, and a module's ten empty dicts for hooks."""
+    kind = type(value)
+    return kind in _SIMPLE or (kind in _CONTAINERS and not value)
 
 
 def _closure(function: FunctionType) -> Iterator[tuple[str, object]]:

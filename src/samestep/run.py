@@ -115,7 +115,8 @@ class Run:
         for name, value in objects.items():
             self._tracked.add(name, value)
         if self._tracked.training_loader is not None:
-            self._tracked.training_loader.before_next = self._before_batch
+            # Held weakly: a cycle would keep the loader's workers alive until the next garbage collection.
+            self._tracked.training_loader.before_next = _Weakly(self._before_batch)
 
     @property
     def state(self) -> Values:
@@ -397,6 +398,18 @@ class Run:
     def _updates(self) -> int:
         """Count the updates of the weights: what the tracked optimizers did, or what the loop says."""
         return self._tracked.updates or self._progress.completed_steps
+
+
+class _Weakly:
+    """Calls a method as long as its object lives."""
+
+    def __init__(self, method: Callable[[], None]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self) -> None:
+        method = self._method()
+        if method is not None:
+            method()
 
 
 @dataclass(slots=True)

@@ -197,24 +197,41 @@ def test_the_state_is_small_and_plain():
     assert eval(repr(state)) == state  # noqa: S307 - our own text
 
 
+@pytest.mark.parametrize("randomness", ["sample", "torch"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loading_after_iter_works_for_the_next_iter_and_stops_the_open_one(workers):
-    """A state loaded while an iterator is open is not ignored (prime-rl PR#3332)."""
-    reference = read(build(), 1)
-    first = build()
+def test_a_state_loaded_after_iter_works_for_the_open_iterator(workers, randomness):
+    """An iterator that was made, or even used, before the state is loaded goes on from there (prime-rl PR#3332)."""
+    options = {"persistent_workers": workers > 0, "randomness": randomness}
+    options["seed"] = 1 if randomness == "sample" else None
+    torch.manual_seed(5)
+    first = build(workers, **options)
     batches = iter(first)
     next(batches)
     next(batches)
-    loader = build(workers, persistent_workers=workers > 0)
-    late = iter(loader)
-    next(late)
-    loader.load_state_dict(first.state_dict())
-    with pytest.raises(WrongPlace, match="loaded while this iterator was open"):
-        next(late)
-    assert (loader.epoch, loader.position) == (0, 2)
-    del late
-    assert (loader.epoch, loader.position) == (0, 2)
-    assert equal(list(loader), reference[2:])
+    state, global_state = first.state_dict(), torch.get_rng_state()
+    reference = list(batches)
+    for used in (0, 3):
+        loader = build(workers, **options)
+        early = iter(loader)
+        for _ in range(used):
+            next(early)
+        loader.load_state_dict(state)
+        torch.set_rng_state(global_state)
+        assert (loader.epoch, loader.position) == (0, 2)
+        assert equal(list(early), reference)
+        assert (loader.epoch, loader.position) == (1, 0)
+
+
+def test_of_two_iterators_only_the_newer_goes_on_from_a_loaded_state():
+    """When a state is loaded and a newer iterator has taken it up, the older one says so instead of mixing in."""
+    loader = build()
+    older = iter(loader)
+    next(older)
+    loader.load_state_dict(loader.state_dict())
+    newer = iter(loader)
+    with pytest.raises(WrongPlace, match="newer iterator goes on from there"):
+        next(older)
+    assert len(list(newer)) == len(loader) - 1
 
 
 def test_three_resumes_in_one_epoch():

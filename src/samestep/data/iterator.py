@@ -22,6 +22,7 @@ class EpochIterator:
         self._batches = batches
         self._ended = False
         self._refusal: tuple[str, str] | None = None
+        self._left_behind = False
 
     def __iter__(self) -> "EpochIterator":
         return self
@@ -30,12 +31,12 @@ class EpochIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        self._check()
+        self._rejoin()
         if self._ended:
             raise StopIteration
         if self._loader.iterator is self and self._loader.before_next is not None:
             self._loader.before_next()
-            self._check()  # the hook may have loaded a state
+            self._rejoin()  # the hook may have loaded a state
         try:
             handed = next(self._batches)
         except StopIteration:
@@ -54,6 +55,17 @@ class EpochIterator:
         """Let go of the workers and answer every further `next` with `WrongPlace`."""
         self._refusal = message, hint
         self._batches = iter(())
+
+    def leave_behind(self) -> None:
+        """Let go of the workers: a state was loaded, and the next `next` goes on from there."""
+        self._left_behind = True
+        self._batches = iter(())
+
+    def _rejoin(self) -> None:
+        self._check()
+        if self._left_behind:
+            self._batches = self._loader.reopen(self)
+            self._left_behind = False
 
     def _check(self) -> None:
         # Raised anew each time: a kept exception would hold this iterator through its traceback, so that the

@@ -1,7 +1,7 @@
 """Owns the loader: the epoch and position it stands at, and its state. Never orders or fetches itself."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from samestep.data.iterator import EpochIterator
 from samestep.data.keyed import KeyedMode
 from samestep.data.order import Course
 from samestep.data.stock import StockMode
-from samestep.errors import SamestepError
+from samestep.errors import SamestepError, WrongPlace
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -130,11 +130,26 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             self._supersede()
         if self._seed is None and self.randomness != "torch":
             self._seed = torch.initial_seed()
-        course, batches = self._mode.open(self, self._seed or 0, self._epoch, self._position, self._saved)
-        iterator = EpochIterator(self, batches)
-        self._course, self._saved = course, None
+        iterator = EpochIterator(self, self._open())
         self._newest = weakref.ref(iterator)
         return iterator
+
+    def _open(self) -> Iterator[list[Any]]:
+        opened = self._mode.open(self, self._seed or 0, self._epoch, self._position, self._saved)
+        self._course, self._saved = opened[0], None
+        return opened[1]
+
+    def reopen(self, iterator: EpochIterator) -> Iterator[list[Any]]:
+        """Let an iterator that was open when a state was loaded go on from there; called by the iterator."""
+        if self._course is not None:
+            raise WrongPlace(
+                "A state was loaded while this iterator was open, and a newer iterator goes on from there.",
+                path="iter(DataLoader)",
+                hint="Use the newer iterator.",
+            )
+        batches = self._open()
+        self._newest = weakref.ref(iterator)
+        return batches
 
     def handed(self, batch: list[Any]) -> None:
         """Note that the loop is handed a batch of the newest iterator; called by the iterator."""
@@ -185,7 +200,9 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         return self._mode.rest_state() if self._course is None else self._course.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where a state was taken; the next `iter(loader)` goes on behind the last batch handed there.
+        """Go to where a state was taken; the next batch is the one behind the last that was handed out there.
+
+        It is given by the next `iter(loader)`, or by an iterator that is open already.
 
         Args:
             state: What `state_dict` gave, here or in another process.
@@ -197,10 +214,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
         self._mode.check(state)
         if (open_iterator := self.iterator) is not None:
-            open_iterator.refuse(
-                "The loader's state was loaded while this iterator was open.",
-                "Call iter(loader) again: the new iterator starts where the state says.",
-            )
+            open_iterator.leave_behind()
         self._newest = self._course = None
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
         self._saved = state["sampler"]

@@ -1,6 +1,6 @@
 """How long `ls`, `inspect` and `diff` take on a checkpoint of 10,000 tensors, as whole processes.
 
-How to run it: `python benchmarks/command_line.py`; prints a Markdown table. The goal is 0.3 s, and torch stays unimported.
+How to run it: `python benchmarks/command_line.py`; prints a Markdown table. The goal is 0.3 s without importing torch.
 """
 
 import platform

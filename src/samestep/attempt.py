@@ -16,7 +16,8 @@ from samestep.state.snapshot import Snapshot
 from samestep.store.lock import RunLock
 from samestep.store.metrics import Metrics
 from samestep.store.reading import Checkpoint
-from samestep.store.records import Attempt as AttemptRecord, open_run
+from samestep.store.records import Attempt as AttemptRecord
+from samestep.store.records import open_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 

@@ -1,6 +1,5 @@
 """The loop's companion: the only place where state, data and store meet. Knows no file format and no tensor."""
 
-import dataclasses
 import logging
 import os
 import sys
@@ -16,16 +15,13 @@ from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
 from samestep.signals import StopSignals
-from samestep.state.mark import Mark
 from samestep.state.random import isolated, seed_everything
 from samestep.state.snapshot import Item, Snapshot
 from samestep.store.reading import Checkpoint
 from samestep.store.retention import Keep
-from samestep.tracked import Tracked
+from samestep.tracked import MarkedSnapshot, Tracked
 
 _log = logging.getLogger("samestep")
-
-_NOT_SOUGHT = object()
 
 
 class Run:
@@ -90,11 +86,11 @@ class Run:
         self._signals = StopSignals(self._on_signal)
         self._loop: _Loop | None = None
         self._started = self._asked = self._stopping = self._busy = self._audited = False
-        self._unsaved = self._left_early = False
-        self._found: tuple[Checkpoint, Snapshot] | object | None = _NOT_SOUGHT
+        self._unsaved = self._left_early = self._sought = False
+        self._found: tuple[Checkpoint, Snapshot] | None = None
         self._isolation = self._loops_begun = 0
         self._reapply: Mapping[str, Item] | None = None
-        self._marked: _Marked | None = None
+        self._marked: MarkedSnapshot | None = None
 
     # --- what the training is made of -------------------------------------------------------------------
 
@@ -114,9 +110,7 @@ class Run:
             raise WrongPlace("The loop has begun.", path="run.track", hint="Track everything before the loop.")
         for name, value in objects.items():
             self._tracked.add(name, value)
-        if self._tracked.training_loader is not None:
-            # Held weakly: a cycle would keep the loader's workers alive until the next garbage collection.
-            self._tracked.training_loader.before_next = _Weakly(self._before_batch)
+        self._tracked.ask_before_batches(self._before_batch)
 
     @property
     def state(self) -> Values:
@@ -274,8 +268,8 @@ class Run:
 
     def _start(self, loop: "_Loop") -> None:
         """Restore the newest checkpoint, unless it belongs to a later loop of the script, which will restore it."""
-        if self._found is _NOT_SOUGHT:
-            self._found = self._attempt.find(self._resume)
+        if not self._sought:
+            self._found, self._sought = self._attempt.find(self._resume), True
         if self._found is None:
             self._progress.loop = self._loops_begun
             self._attempt.begin(None, 0)
@@ -348,7 +342,7 @@ class Run:
         if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
             self._save()
         if ends_epoch and self._signals.installed:
-            self._marked = _Marked.of(self._snapshot(), saved=not self._unsaved)
+            self._marked = MarkedSnapshot(self._snapshot(), saved=not self._unsaved)
         self._busy = False
         self._leave_by_signal()
 
@@ -400,36 +394,8 @@ class Run:
         return self._tracked.updates or self._progress.completed_steps
 
 
-class _Weakly:
-    """Calls a method as long as its object lives."""
-
-    def __init__(self, method: Callable[[], None]) -> None:
-        self._method = weakref.WeakMethod(method)
-
-    def __call__(self) -> None:
-        method = self._method()
-        if method is not None:
-            method()
-
-
 @dataclass(slots=True)
 class _Loop:
     kind: str
     bound: int
     is_over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Marked:
-    """What a checkpoint of the last boundary would hold, should a signal come before the next one."""
-
-    at: Snapshot
-    mark: Mark
-    saved: bool
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, *, saved: bool) -> "_Marked":
-        return cls(dataclasses.replace(snapshot, items={}), Mark(snapshot.items), saved)
-
-    def snapshot(self, items_now: Mapping[str, Item]) -> Snapshot:
-        return dataclasses.replace(self.at, items=self.mark.items(items_now))

@@ -16,7 +16,6 @@ _SECONDS = {
     "h": 3600.0,
     "hour": 3600.0,
 }
-_COUNTS = ("step", "epoch")
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)?\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 
@@ -79,8 +78,10 @@ def parse_schedule(save_every: int | str | None) -> Schedule:
             unit = match[2].lower()
             if unit in _SECONDS:
                 return Schedule(seconds=number * _SECONDS[unit])
-            if unit in _COUNTS and number.is_integer():
-                return Schedule(**{f"{unit}s": int(number)})
+            if unit == "step" and number.is_integer():
+                return Schedule(steps=int(number))
+            if unit == "epoch" and number.is_integer():
+                return Schedule(epochs=int(number))
     raise SamestepError(
         "save_every is not understood.",
         expected='a number of steps, or text such as "100 steps", "1 epoch", "30 s", "5 min", "2 h", or None',

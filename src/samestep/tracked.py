@@ -2,7 +2,9 @@
 
 import inspect
 import warnings
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -16,8 +18,9 @@ from samestep.state.capture import capture, reapply_small, restore
 from samestep.state.codec import decode
 from samestep.state.gradients import GradientWatch
 from samestep.state.kinds import kind_of
+from samestep.state.mark import Mark
 from samestep.state.random import RandomState
-from samestep.state.snapshot import Item
+from samestep.state.snapshot import Item, Snapshot
 
 OWN_NAMES = ("run", "random", "gradients")
 """Items that every checkpoint of a run holds beside the tracked objects."""
@@ -55,6 +58,12 @@ class Tracked:
     def training_loader(self) -> Any:
         """The loader that makes boundaries: the first tracked one. None when no samestep loader is tracked."""
         return next((each for each in self.objects.values() if _is_loader(each)), None)
+
+    def ask_before_batches(self, method: Callable[[], None]) -> None:
+        """Have the training loader call a method before each batch that it hands to the loop."""
+        if self.training_loader is not None:
+            # Held weakly: a cycle would keep the loader's workers alive until the next garbage collection.
+            self.training_loader.before_next = _Weakly(method)
 
     @property
     def generators(self) -> dict[str, Generator]:
@@ -116,6 +125,34 @@ class Tracked:
 
     def _count_update(self, *_: object) -> None:
         self.updates += 1
+
+
+class MarkedSnapshot:
+    """What a checkpoint of the last boundary would hold, should a signal come before the next one.
+
+    Args:
+        snapshot: The state at the boundary.
+        saved: Whether it is saved already.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, saved: bool) -> None:
+        self._at, self._mark, self.saved = replace(snapshot, items={}), Mark(snapshot.items), saved
+
+    def snapshot(self, items_now: Mapping[str, Item]) -> Snapshot:
+        """Give the snapshot; raises `StateMismatch` if a large tensor has changed since."""
+        return replace(self._at, items=self._mark.items(items_now))
+
+
+class _Weakly:
+    """Calls a method as long as its object lives."""
+
+    def __init__(self, method: Callable[[], None]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self) -> None:
+        method = self._method()
+        if method is not None:
+            method()
 
 
 def _is_loader(value: object) -> bool:

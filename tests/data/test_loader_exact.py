@@ -174,9 +174,7 @@ def test_getitems_is_used_and_seeded_once_a_batch():
 @pytest.mark.parametrize("wrap", [lambda data: Subset(data, range(13)), StackDataset])
 def test_subsets_are_still_seeded_sample_by_sample(wrap):
     """Subset and StackDataset read single samples when nothing beneath them reads batches."""
-    options = {
-        "collate_fn": lambda samples: torch.stack([each[0] if len(each) == 1 else each for each in samples])
-    }
+    options = {"collate_fn": lambda samples: torch.stack([each[0] if len(each) == 1 else each for each in samples])}
     data = Noisy(rng=False)  # the seeds of generator objects depend on where they hang
     reference = torch.cat(list(build(dataset=data, **options)))
     assert torch.equal(torch.cat(list(build(dataset=wrap(data), batch_size=4, **options))), reference)
@@ -187,6 +185,4 @@ def test_workers_may_be_spawned(method):
     """Workers that are started by spawn or forkserver give the same bits as forked ones."""
     dataset = Noisy()
     dataset.own["torch"] = None  # PyTorch 2.13 cannot send a generator of its own to a spawned process
-    assert equal(
-        read(build(1, dataset=dataset, multiprocessing_context=method), 1), read(build(dataset=dataset), 1)
-    )
+    assert equal(read(build(1, dataset=dataset, multiprocessing_context=method), 1), read(build(dataset=dataset), 1))

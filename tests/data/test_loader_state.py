@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from samestep.data.loader import DataLoader
 from samestep.errors import SamestepError, StateMismatch, WrongPlace
+from samestep.generators import global_state, set_global_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -142,9 +143,7 @@ def test_a_dropped_loader_ends_its_workers():
     gc.disable()
     try:
         for randomness in ("sample", "torch"):
-            loader = DataLoader(
-                Noisy(sample_rng=False), num_workers=1, persistent_workers=True, randomness=randomness
-            )
+            loader = DataLoader(Noisy(sample_rng=False), num_workers=1, persistent_workers=True, randomness=randomness)
             next(iter(loader))
             worker = loader._mode._kept[0]._iterator._workers[0]
             del loader
@@ -201,22 +200,25 @@ def test_the_state_is_small_and_plain():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_loaded_after_iter_works_for_the_open_iterator(workers, randomness):
     """An iterator that was made, or even used, before the state is loaded goes on from there (prime-rl PR#3332)."""
-    options = {"persistent_workers": workers > 0, "randomness": randomness}
-    options["seed"] = 1 if randomness == "sample" else None
+    options = {"batch_size": 3, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
+
+    def build():
+        return DataLoader(Noisy(sample_rng=randomness == "sample"), randomness=randomness, **options)
+
     torch.manual_seed(5)
-    first = build(workers, **options)
+    first = build()
     batches = iter(first)
     next(batches)
     next(batches)
-    state, global_state = first.state_dict(), torch.get_rng_state()
+    state, process_state = first.state_dict(), global_state()
     reference = list(batches)
     for used in (0, 3):
-        loader = build(workers, **options)
+        loader = build()
         early = iter(loader)
         for _ in range(used):
             next(early)
         loader.load_state_dict(state)
-        torch.set_rng_state(global_state)
+        set_global_state(process_state)
         assert (loader.epoch, loader.position) == (0, 2)
         assert equal(list(early), reference)
         assert (loader.epoch, loader.position) == (1, 0)

@@ -88,9 +88,7 @@ def test_samplers_of_the_user_draw_as_in_pytorch(workers, persistent, sampler):
     handed = len(reference) // EPOCHS + 6
     state, process = saved[handed + 1]  # one more call for the end of epoch 0
     assert (state["epoch"], state["position"]) == (1, 6)
-    assert equal(
-        resume(lambda: build(DataLoader, sampler=sampler(), **options), state, process), reference[handed:]
-    )
+    assert equal(resume(lambda: build(DataLoader, sampler=sampler(), **options), state, process), reference[handed:])
 
 
 def resume(build_again, state, process, leave=None):

@@ -1,4 +1,4 @@
-"""A kill during a save: at every file operation of it the newest complete checkpoint is found, and the bits are the same."""
+"""A kill during a save: at each file operation of it the newest complete checkpoint is found, and no bit is lost."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Short(trainings.Training):
 
 
 class Counting(files.System):
-    """The operating system, which writes down each call that changes files, and kills this process before one of them."""
+    """The operating system, which writes down each call that changes files, and kills this process at one."""
 
     def __init__(self, log: Path, fatal: int | None) -> None:
         self._log, self._left = log.open("a", buffering=1), fatal
@@ -64,7 +64,7 @@ def resumed_from(directory: Path) -> str | None:
 
 
 def test_a_kill_at_each_file_operation_of_a_save_loses_no_complete_checkpoint(tmp_path: Path) -> None:
-    """Killed before each file operation between two saves, the run resumes from the newest complete one, bit for bit."""
+    """Killed at each file operation between two saves, the run resumes from the newest complete one, bit for bit."""
     log, calls = tmp_path / "log", tmp_path / "calls"
     code = run_in_child(train_and_die, tmp_path / "whole", tmp_path / "whole.jsonl", calls, None, log=log)
     assert code == 0, log.read_text()

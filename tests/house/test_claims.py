@@ -19,9 +19,7 @@ def test_every_test_states_its_claim(path):
     silent = []
     for each in functions_that_test(path):
         claim = (ast.get_docstring(each) or "").split("\n\n")[0]
-        if not claim.endswith((".", "`", ")")) or claim.lower().startswith(
-            ("test ", "tests ", "should ", "check ")
-        ):
+        if not claim.endswith((".", "`", ")")) or claim.lower().startswith(("test ", "tests ", "should ", "check ")):
             silent.append(each.name)
     assert silent == []
 

@@ -19,9 +19,7 @@ def make_snapshot(step, *, epoch=0, fill=None, metrics=None):
                 tensors={"weight": weight, "grad": -weight},
                 extra=frozenset({"grad"}),
             ),
-            "random": Item(
-                kind="random", tree={"torch": {"$tensor": "torch"}}, tensors={"torch": torch.arange(8)}
-            ),
+            "random": Item(kind="random", tree={"torch": {"$tensor": "torch"}}, tensors={"torch": torch.arange(8)}),
             "values": Item(kind="values", tree={"step": step}),
         },
         metrics=metrics or {},

@@ -37,9 +37,7 @@ def seal(content):
 @pytest.fixture
 def content(tmp_path):
     """Give the content of a real manifest, to be spoiled."""
-    checkpoint = write_checkpoint(
-        tmp_path, make_snapshot(4, metrics={"acc": 0.5}), {"torch": "2.13.0"}, ["pinned"]
-    )
+    checkpoint = write_checkpoint(tmp_path, make_snapshot(4, metrics={"acc": 0.5}), {"torch": "2.13.0"}, ["pinned"])
     content = json.loads((checkpoint.path / "manifest.json").read_bytes())
     del content["digest"]
     return content
@@ -69,9 +67,7 @@ def test_schema_in_the_docs_is_the_one_of_the_code():
 
 def test_real_manifests_fit_the_schema(tmp_path):
     """A written manifest is valid by the JSON Schema, NaN scores and all."""
-    checkpoint = write_checkpoint(
-        tmp_path, make_snapshot(4, metrics={"a": math.nan, "b": -math.inf, "c": 1.5}), {}
-    )
+    checkpoint = write_checkpoint(tmp_path, make_snapshot(4, metrics={"a": math.nan, "b": -math.inf, "c": 1.5}), {})
     schema = json.loads((DOCS / "manifest.schema.json").read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads((checkpoint.path / "manifest.json").read_bytes()), schema)
@@ -227,9 +223,7 @@ def test_duplicate_keys(content, duplicate):
     del content["environment"]
     text = json.dumps(content, separators=(",", ":")).removesuffix("}") + ',"environment":{}}'
     decode_manifest(seal(text.encode()))
-    spoiled = text.replace(
-        '"environment":{}', duplicate if "env" in duplicate else f'"environment":{{}},{duplicate}'
-    )
+    spoiled = text.replace('"environment":{}', duplicate if "env" in duplicate else f'"environment":{{}},{duplicate}')
     with pytest.raises(CorruptCheckpoint, match="not one of format 1") as caught:
         decode_manifest(seal(spoiled.encode()))
     assert "same key twice" in caught.value.found

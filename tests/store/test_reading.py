@@ -56,9 +56,7 @@ def test_element_types_are_all_of_torch():
     """Each element type of torch is known, or one that no tensor with bytes of its own can have."""
     known = {getattr(torch, name) for name in ELEMENT_TYPES if hasattr(torch, name)}
     rest = {str(each) for each in vars(torch).values() if isinstance(each, torch.dtype) and each not in known}
-    assert {
-        name for name in rest if not name.startswith(("torch.q", "torch.bits", "torch.int", "torch.uint"))
-    } == set()
+    assert {name for name in rest if not name.startswith(("torch.q", "torch.bits", "torch.int", "torch.uint"))} == set()
 
 
 LAYOUTS = {
@@ -102,8 +100,7 @@ def test_every_name(tmp_path):
     """Any text is a tensor's name and an item's name; no file leads out of the folder."""
     tensors = {name: torch.full((2,), float(index)) for index, name in enumerate(NAMES)}
     items = {
-        name: Item("module", {}, tensors)
-        for name in [*NAMES, "Model", "model", "MODEL", "model.extra", "..", "/x"]
+        name: Item("module", {}, tensors) for name in [*NAMES, "Model", "model", "MODEL", "model.extra", "..", "/x"]
     }
     snapshot = Snapshot(1, None, items)
     assert same_snapshot(round_trip(tmp_path / "checkpoints", snapshot), snapshot)
@@ -210,9 +207,7 @@ def test_map_location(tmp_path, map_location):
     assert snapshot.items["random"].tensors["torch"].equal(torch.arange(8))
 
 
-@pytest.mark.parametrize(
-    "map_location", [None, "cpu", {"cuda:0": "meta"}, lambda storage, _: storage, lambda *_: None]
-)
+@pytest.mark.parametrize("map_location", [None, "cpu", {"cuda:0": "meta"}, lambda storage, _: storage, lambda *_: None])
 def test_map_location_that_stays(tmp_path, map_location):
     """A map_location that does not concern the CPU leaves the tensors there."""
     snapshot = write_checkpoint(tmp_path, make_snapshot(3), {}).read(map_location)
@@ -228,11 +223,7 @@ def tiny(tmp_path):
     snapshot = Snapshot(
         1,
         0,
-        {
-            "model": Item(
-                "module", {"a": {"$tensor": "a"}}, {"a": torch.ones(2), "b": torch.ones(1)}, frozenset("b")
-            )
-        },
+        {"model": Item("module", {"a": {"$tensor": "a"}}, {"a": torch.ones(2), "b": torch.ones(1)}, frozenset("b"))},
     )
     return write_checkpoint(tmp_path, snapshot, {})
 

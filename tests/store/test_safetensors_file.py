@@ -39,9 +39,7 @@ def elements(values):
 def test_bytes_are_as_specified(tmp_path):
     """The file's bytes are those that the specification says, literally."""
     path = tmp_path / "x.safetensors"
-    entry, digests = write_tensors(
-        path, {"b": elements(torch.ones(1, dtype=torch.int8)), "a": elements(torch.ones(1))}
-    )
+    entry, digests = write_tensors(path, {"b": elements(torch.ones(1, dtype=torch.int8)), "a": elements(torch.ones(1))})
     assert path.read_bytes() == (
         b"\x90\0\0\0\0\0\0\0"
         b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'

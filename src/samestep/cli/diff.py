@@ -11,9 +11,7 @@ from samestep.store.comparing import Comparison, Difference, compare, read_outli
 @click.command("diff", short_help="Compare two checkpoints bit by bit.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option(
-    "--all", "show_all", is_flag=True, help="Name everything that differs, not only the first of each item."
-)
+@click.option("--all", "show_all", is_flag=True, help="Name everything that differs, not only the first of each item.")
 @output.json_option
 def command(a: str, b: str, *, show_all: bool, as_json: bool) -> int:
     """Compare the checkpoints A and B: every tensor by its digest, and every value of the state.

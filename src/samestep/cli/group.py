@@ -15,6 +15,7 @@ from samestep.cli import output
 from samestep.errors import CorruptCheckpoint, SamestepError
 
 VERBS = {
+    "demo": "samestep.cli.demo",
     "ls": "samestep.cli.ls",
     "inspect": "samestep.cli.inspect",
     "diff": "samestep.cli.diff",
@@ -49,9 +50,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Show it."
-)
+@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Show it.")
 def group() -> None:
     """Make any PyTorch training bit-exactly resumable, and prove it.
 
@@ -109,9 +108,7 @@ def _fail(error: Exception, *, as_json: bool) -> int:
     elif described["kind"] == "Defect":
         import traceback  # takes time that nothing else needs
 
-        output.warn(
-            f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above."
-        )
+        output.warn(f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above.")
     else:
         output.complain(described)
     return status

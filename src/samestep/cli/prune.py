@@ -18,9 +18,7 @@ from samestep.store.retention import Decision, Keep, decide
 @click.option("--last", default=2, show_default=True, help="How many of the highest steps stay.")
 @click.option("--best", default=0, show_default=True, help="How many of the best by --metric stay.")
 @click.option("--metric", help="The score that says what is best.")
-@click.option(
-    "--mode", default="max", show_default=True, type=click.Choice(["max", "min"]), help="Which is better."
-)
+@click.option("--mode", default="max", show_default=True, type=click.Choice(["max", "min"]), help="Which is better.")
 @click.option("--every", type=int, help="Of every so many steps the first checkpoint stays.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go and why the others stay.")
 @output.json_option

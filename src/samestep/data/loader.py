@@ -62,7 +62,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
     """Called at the start of every `next` of the newest iterator, before a batch is taken, also of the one that
     ends the epoch. What it raises goes through to the loop and leaves the loader as it is."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - PyTorch's own arguments, in its order
+    def __init__(
         self,
         dataset: Dataset[Item_co],
         batch_size: int | None = 1,

@@ -51,16 +51,16 @@ def train(directory: Path, ledger: Path, pause_after_step: int = 0) -> None:
             for images, labels in loader:
                 loss = nn.functional.cross_entropy(model(images), labels)
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 scheduler.step()
                 run.step(loss=loss)
                 parts = {
                     "batch": digest(images),
-                    "loss": loss.item().hex(),
+                    "loss": digest(loss),
                     "parameters": digest_all(model.state_dict()),
                     "optimizer": digest_all(_moments(optimizer)),
-                    "learning_rate": scheduler.get_last_lr()[0].hex(),
+                    "learning_rate": float(scheduler.get_last_lr()[0]).hex(),
                     "random.torch": digest(torch.get_rng_state()),
                 }
                 lines.write(json.dumps({"step": run.completed_steps} | parts) + "\n")

@@ -32,9 +32,7 @@ def export(checkpoint: Checkpoint, item: str, out: Path, *, overwrite: bool = Fa
         CorruptCheckpoint: A tensor is not what was written.
     """
     if out.suffix not in _SUFFIXES:
-        raise SamestepError(
-            "The file's kind is unknown.", path=out, expected=" or ".join(_SUFFIXES), found=out.suffix
-        )
+        raise SamestepError("The file's kind is unknown.", path=out, expected=" or ".join(_SUFFIXES), found=out.suffix)
     if out.exists() and not overwrite:
         raise SamestepError("The file exists already.", path=out, hint="Name another one, or add --force.")
     if not out.parent.is_dir():

@@ -71,9 +71,7 @@ def count_drafts(directory: Path) -> int:
     Returns:
         How many there are.
     """
-    return (
-        sum(path.name.startswith(folder.DRAFT_PREFIX) for path in directory.iterdir()) if directory.is_dir() else 0
-    )
+    return sum(path.name.startswith(folder.DRAFT_PREFIX) for path in directory.iterdir()) if directory.is_dir() else 0
 
 
 def look_at(path: Path) -> Listed:
@@ -88,9 +86,7 @@ def look_at(path: Path) -> Listed:
     named = folder.parse_name(path.name)
     step = None if named is None else named[0]
     if not folder.is_committed(path):
-        return Listed(
-            path, TORN, step, bytes=_bytes_found(path), problem="It has no manifest: it is not complete."
-        )
+        return Listed(path, TORN, step, bytes=_bytes_found(path), problem="It has no manifest: it is not complete.")
     try:
         summary, size = _read_summary(path)
     except SamestepError as error:

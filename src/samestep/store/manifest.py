@@ -27,9 +27,7 @@ _LARGEST = 2**62
 # In Python's expressions `$` also matches before a line feed at the end, and `\d` digits of every script.
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
 FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_%-]+(\.extra|\.frozen)?\.safetensors$(?!\n)", max_length=255)]
-Time = Annotated[
-    str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$(?!\n)")
-]
+Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$(?!\n)")]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Dimensions = Annotated[list[Count], Meta(max_length=64)]
 NotFinite = Literal["nan", "inf", "-inf"]

@@ -283,9 +283,7 @@ class Store:
         sign = 1 if (mode or self.keep.mode) == "max" else -1
         scores = {each.name: each.metrics.get(metric, math.nan) for each in self._shelf.entries()}
         scored = [name for name, score in scores.items() if not math.isnan(score)]
-        return (
-            Checkpoint(self.directory / name) for name in sorted(scored, key=lambda name: -sign * scores[name])
-        )
+        return (Checkpoint(self.directory / name) for name in sorted(scored, key=lambda name: -sign * scores[name]))
 
     def _sound(self, candidates: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
         """Pass on those whose manifest and sizes hold; set the others aside."""
@@ -297,9 +295,7 @@ class Store:
             else:
                 yield checkpoint
 
-    def _first_good(
-        self, candidates: Iterator[Checkpoint], map_location: Any
-    ) -> tuple[Checkpoint, Snapshot] | None:
+    def _first_good(self, candidates: Iterator[Checkpoint], map_location: Any) -> tuple[Checkpoint, Snapshot] | None:
         for checkpoint in self._sound(candidates):
             try:
                 return checkpoint, checkpoint.read(map_location)

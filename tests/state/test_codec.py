@@ -193,7 +193,7 @@ def test_hostile_trees_give_one_clear_error(tree):
 
 
 def test_views_beyond_their_base_are_refused():
-    """A view that reaches beyond its base is refused; torch would enlarge the memory and hand out what is there."""
+    """A view that reaches beyond its base is refused; torch would enlarge the memory and show what is there."""
     for offset, shape, strides in (
         (0, [4], [1]),
         (2, [2], [1]),

@@ -192,6 +192,20 @@ def test_hostile_trees_give_one_clear_error(tree):
         decode(tree, {"w": torch.zeros(3)})
 
 
+def test_views_beyond_their_base_are_refused():
+    """A view that reaches beyond its base is refused; torch would enlarge the memory and show what is there."""
+    for offset, shape, strides in (
+        (0, [4], [1]),
+        (2, [2], [1]),
+        (0, [2, 2], [2, 1]),
+        (0, [2**40], [1]),
+        (3, [1], [1]),
+    ):
+        view = {"base": "w", "dtype": "float32", "shape": shape, "strides": strides, "offset": offset}
+        with pytest.raises(CorruptCheckpoint, match="cannot be read"):
+            decode({"$view": view}, {"w": torch.zeros(3)})
+
+
 def test_deep_trees_are_refused():
     """A tree of 100,000 levels is refused, not followed until the stack breaks."""
     tree = []

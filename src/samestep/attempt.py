@@ -13,6 +13,7 @@ import samestep
 from samestep.errors import NoCheckpoint, RunLocked, SamestepError, SaveFailed
 from samestep.state.environment import Drift, drift, environment
 from samestep.state.snapshot import Snapshot
+from samestep.store.files import make_folder
 from samestep.store.lock import RunLock
 from samestep.store.metrics import Metrics
 from samestep.store.reading import Checkpoint
@@ -155,7 +156,7 @@ class Attempt:
 
 def _make(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     except OSError as error:
         raise SamestepError(
             "The run's directory cannot be made.",

@@ -357,13 +357,9 @@ class Run:
 
     def _snapshot(self) -> Snapshot:
         self._progress.metrics_bytes = self._attempt.log_position()
-        counts_epochs = self._progress.epoch > 0 or self._progress.inside
-        return Snapshot(
-            self._progress.completed_steps,
-            self._progress.epoch if counts_epochs else None,
-            self._tracked.items(),
-            self._scoring.belonging(self._updates()),
-        )
+        progress, scores = self._progress, self._scoring.belonging(self._updates())
+        epoch = progress.epoch if progress.epoch or progress.inside else None
+        return Snapshot(progress.completed_steps, epoch, self._tracked.items(), scores)
 
     def _on_signal(self) -> None:
         """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""

@@ -65,6 +65,12 @@ WRITES = {
     ("store/exporting.py", "torch.save"): "torch writes a draft, which files.py syncs and renames",
     ("store/exporting.py", "save_file"): "safetensors writes a draft, which files.py syncs and renames",
     ("store/foreign.py", "archive.open"): "opened for reading",
+    ("data/loader.py", "self._mode.open"): "opens an epoch, not a file",
+    ("demo/training.py", "ledger.open"): "the demo's notes of its steps, which are no part of a run",
+    ("demo/training.py", "super().rename"): "dies in place of one of the store's own calls",
+    ("demo/proof.py", "(folder / 'log').open"): "what the demo's processes say, in its temporary folder",
+    ("cli/demo.py", "tempfile.TemporaryDirectory"): "the demo's folder, which goes at its end",
+    ("testing.py", "tempfile.TemporaryDirectory"): "the helper's folder, which goes at its end",
     ("cli/group.py", "os.open"): "/dev/null in place of a pipe that nobody reads",
 }
 

@@ -282,7 +282,7 @@ def test_saving_outside_loops_saves_at_once(tmp_path: Path) -> None:
 
 def test_a_while_loop_resumes_at_its_marked_place(tmp_path: Path) -> None:
     """run.boundary at the top of a while loop's body restores at its first call and saves what is due."""
-    expected, model_of_whole = [], None
+    expected = []
     for directory, stops in ((tmp_path / "whole", (9,)), (tmp_path / "parts", (5, 9))):
         for stop in stops:
             run, model, update = small(directory, save_every=1)
@@ -293,9 +293,7 @@ def test_a_while_loop_resumes_at_its_marked_place(tmp_path: Path) -> None:
                 run.step(loss=update())
             run.close()
         expected.append(model[0].weight.clone())
-        model_of_whole = model
     assert torch.equal(*expected)
-    assert model_of_whole is not None
 
 
 def test_two_phases_resume_in_the_second(tmp_path: Path) -> None:

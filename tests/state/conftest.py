@@ -23,9 +23,7 @@ def bits():
         if isinstance(value, torch.Tensor):
             return as_bits(value)
         if isinstance(value, dict):
-            return {
-                key if not isinstance(key, torch.Tensor) else id(key): read(each) for key, each in value.items()
-            }
+            return {key if not isinstance(key, torch.Tensor) else id(key): read(each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [read(each) for each in value]
         return repr(value)

@@ -93,9 +93,7 @@ def test_a_scheduler_does_not_vouch_for_its_optimizer():
     """An optimizer that only a tracked scheduler holds is untracked."""
     net = nn.Linear(2, 2)
     scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net.parameters(), lr=0.1), 1)
-    assert named(find_untracked(here(), {"model": net, "scheduler": scheduler})) == {
-        "scheduler.optimizer": "optimizer"
-    }
+    assert named(find_untracked(here(), {"model": net, "scheduler": scheduler})) == {"scheduler.optimizer": "optimizer"}
 
 
 def test_a_module_does_not_vouch_for_its_attributes():

@@ -150,12 +150,8 @@ json_values = st.recursive(
         | st.dictionaries(st.text(max_size=5), inner, max_size=4)
         | st.fixed_dictionaries(
             {
-                "$kind": st.sampled_from(
-                    ["tuple", "dict", "enum", "ndarray", "ndarray.bytes", "deque", "set", "int"]
-                )
-                | st.sampled_from(
-                    ["numpy.scalar", "numpy.dtype", "datetime", "path", "torch.dtype", "namedtuple"]
-                ),
+                "$kind": st.sampled_from(["tuple", "dict", "enum", "ndarray", "ndarray.bytes", "deque", "set", "int"])
+                | st.sampled_from(["numpy.scalar", "numpy.dtype", "datetime", "path", "torch.dtype", "namedtuple"]),
                 "value": inner,
             },
             optional={

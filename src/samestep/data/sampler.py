@@ -4,11 +4,11 @@ Replaying draws indices only and never reads a sample.
 """
 
 import copy
-import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
@@ -186,7 +186,7 @@ class SamplerCourse:
         self._iterator: Iterator[Any] | None = None
         self._over = order.stateful is not None and saved is not None and start == _length(order.source)
         self._generators = order.generators()
-        self._last_seen: bytes | None = None
+        self._last_seen: list[Any] | None = None
         self._shared = saved is not None and "now" in saved
 
     def generator_states(self) -> dict[str, Any]:
@@ -284,13 +284,17 @@ class SamplerCourse:
         self._next += 1
         return draw
 
-    def _look(self) -> bytes:
-        return pickle.dumps([_plain(generator_state(each)) for each in self._generators.values()])
+    def _look(self) -> list[Any]:
+        return [_comparable(generator_state(each)) for each in self._generators.values()]
 
 
-def _plain(state: Any) -> Any:
-    # A tensor's pickle holds a storage key that differs from one pickling to the next.
-    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else state
+def _comparable(state: Any) -> Any:
+    """Turn tensors and arrays into bytes, which `==` compares as a whole."""
+    if isinstance(state, dict):
+        return {name: _comparable(each) for name, each in state.items()}
+    if isinstance(state, torch.Tensor):
+        state = state.numpy()
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def _has_state(sampler: object) -> bool:

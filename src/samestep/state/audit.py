@@ -69,9 +69,7 @@ def _search(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
     known = _known(objects)
     roots = [*_names_in_use(frame), *objects.items()]
     shapes = [_shapes(each) for each in objects.values() if isinstance(each, nn.Module)]
-    tensors = {
-        each for tracked in objects.values() if isinstance(tracked, nn.Module) for each in _tensors(tracked)
-    }
+    tensors = {each for tracked in objects.values() if isinstance(tracked, nn.Module) for each in _tensors(tracked)}
     found = []
     for path, value in _reachable(roots):
         kind = None if id(value) in known else kind_of_suspect(value, shapes)

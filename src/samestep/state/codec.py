@@ -127,9 +127,7 @@ class Encoder:
             self._open.discard(id(value))
 
     def _items(self, value: Iterable[object], path: str, elements: tuple[object, ...]) -> list[Json]:
-        return [
-            self._encode(each, child_path(path, index), (*elements, index)) for index, each in enumerate(value)
-        ]
+        return [self._encode(each, child_path(path, index), (*elements, index)) for index, each in enumerate(value)]
 
     def _list(self, value: list[object], path: str, elements: tuple[object, ...]) -> Json:
         return self._items(value, path, elements)
@@ -161,8 +159,7 @@ class Encoder:
     def _dict(self, value: dict[object, object], path: str, elements: tuple[object, ...]) -> Json:
         if all(type(key) is str and not key.startswith("$") and is_plain_text(key) for key in value):
             return {
-                str(key): self._encode(each, child_path(path, key), (*elements, key))
-                for key, each in value.items()
+                str(key): self._encode(each, child_path(path, key), (*elements, key)) for key, each in value.items()
             }
         return _kind("dict", self._pairs(value, path, elements))
 

@@ -43,9 +43,7 @@ class Mark:
 
     def __init__(self, items: Mapping[str, Item]) -> None:
         self._items = {
-            name: replace(
-                item, tensors={key: copy_of(each) for key, each in item.tensors.items() if _is_small(each)}
-            )
+            name: replace(item, tensors={key: copy_of(each) for key, each in item.tensors.items() if _is_small(each)})
             for name, item in items.items()
         }
         self._large = {

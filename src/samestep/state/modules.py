@@ -15,9 +15,7 @@ from samestep.state.snapshot import Item, Json
 from samestep.state.stateful import rehearsed
 from samestep.state.tensors import copy_into, copy_of, dtype_name, placed
 
-_HINT = (
-    "Build the same model as when the checkpoint was saved; to start anew from other weights, load them by hand."
-)
+_HINT = "Build the same model as when the checkpoint was saved; to start anew from other weights, load them by hand."
 _METHODS = ("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_state_dict")
 _HOOKS = (
     "_state_dict_hooks",
@@ -184,9 +182,7 @@ class ModuleRestoration(Restoration):
 def _section(item: Item, name: str) -> dict[str, Json]:
     section = item.tree.get(name) if isinstance(item.tree, dict) else None
     if not isinstance(section, dict):
-        raise CorruptCheckpoint(
-            "A part of a module's state is missing.", expected=name, found=type(section).__name__
-        )
+        raise CorruptCheckpoint("A part of a module's state is missing.", expected=name, found=type(section).__name__)
     return section
 
 

@@ -15,9 +15,7 @@ from samestep.state.snapshot import Item, Json
 from samestep.state.stateful import rehearsed
 from samestep.state.tensors import copy_into, placed
 
-_HINT = (
-    "Build the optimizer from the same parameters in the same order and groups as when the checkpoint was saved."
-)
+_HINT = "Build the optimizer from the same parameters in the same order and groups as when the checkpoint was saved."
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
     "_optimizer_state_dict_post_hooks",
@@ -175,8 +173,7 @@ def _names_in(name: str, optimizer: Optimizer, index: int, names: ParameterNames
 
 def _by_name(name: str, optimizer: Optimizer, params: list[list[str]], names: ParameterNames) -> dict[str, Any]:
     groups = [
-        {"params": each, **_without_params(group)}
-        for each, group in zip(params, optimizer.param_groups, strict=True)
+        {"params": each, **_without_params(group)} for each, group in zip(params, optimizer.param_groups, strict=True)
     ]
     known = {each for group in params for each in group}
     states: dict[str, Any] = {}
@@ -212,9 +209,7 @@ def _without_params(group: dict[str, Any]) -> dict[str, Any]:
 def _has_own_code(optimizer: Optimizer) -> bool:
     """Tell whether an optimizer reads or loads its state in its own way, by a method or a hook."""
     kind = type(optimizer)
-    own_method = (
-        kind.state_dict is not Optimizer.state_dict or kind.load_state_dict is not Optimizer.load_state_dict
-    )
+    own_method = kind.state_dict is not Optimizer.state_dict or kind.load_state_dict is not Optimizer.load_state_dict
     return own_method or any(getattr(optimizer, hooks, None) for hooks in _HOOKS)
 
 

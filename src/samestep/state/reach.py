@@ -106,9 +106,7 @@ def _plain_attributes(value: object) -> Iterator[tuple[str, object]]:
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict) and len(attributes) <= _MOST_ELEMENTS:
         yield from (
-            (f".{name}", child)
-            for name, child in attributes.items()
-            if not _is_idle(child) and name not in _PRIVATE
+            (f".{name}", child) for name, child in attributes.items() if not _is_idle(child) and name not in _PRIVATE
         )
 
 

@@ -92,7 +92,7 @@ def train_row(directory: Path, row: str) -> None:
     parts = build()
     objects = parts | {"random": samestep.RandomState()}
     kept = {name: objects[name] for name in ROWS[row]}
-    samestep.Store(directory / "checkpoints").load(kept, allow_missing={"run", *EVERYTHING})
+    samestep.Store(directory).load(kept, allow_missing={"run", *EVERYTHING})
     means = [mean([update(parts, x, y).item() for x, y in parts["loader"]]) for _ in range(3, EPOCHS)]
     print(f"{row:28}{' '.join(map(str, means))}", flush=True)
 

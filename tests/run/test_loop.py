@@ -197,7 +197,7 @@ def test_the_best_score_is_saved_with_exactly_its_weights(tmp_path: Path) -> Non
         scored.append(model[0].weight.detach().clone())
     assert run.best == (0.9, 2)
     assert checkpoints(tmp_path) == ["step-000000002", "step-000000004"]
-    best = samestep.Store(tmp_path / "checkpoints", keep=samestep.Keep(best=1, metric="acc")).best()
+    best = samestep.Store(tmp_path, keep=samestep.Keep(best=1, metric="acc")).best()
     assert best.metrics == {"acc": 0.9}
     assert torch.equal(best.tensor("model", "0.weight"), scored[1])
 
@@ -276,7 +276,7 @@ def test_saving_outside_loops_saves_at_once(tmp_path: Path) -> None:
     with torch.no_grad():
         model[0].weight.fill_(3.0)
     run.save()
-    saved = samestep.Store(tmp_path / "checkpoints").latest()
+    saved = samestep.Store(tmp_path).latest()  # a run's directory means its checkpoints
     assert bool((saved.tensor("model", "0.weight") == 3).all())
 
 

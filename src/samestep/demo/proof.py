@@ -75,7 +75,7 @@ def demonstrate(folder: Path, say: Callable[[str], None]) -> Demonstration:
         resumed=_read(folder, "killed"),
         kills=[f"SIGKILL after step {KILL_AT_STEP}", f"SIGKILL in save {DIE_IN_SAVE} of the second process"],
     )
-    found.differences = _differences(found)
+    found.differences = find_differences(found)
     return found
 
 
@@ -130,7 +130,8 @@ def _read(folder: Path, name: str) -> dict[int | str, list[dict[str, Any]]]:
     return steps
 
 
-def _differences(found: Demonstration) -> list[str]:
+def find_differences(found: Demonstration) -> list[str]:
+    """Name every step and part in which any resumed process differs from the undisturbed one."""
     differences = [f"step {step} is missing" for step in found.whole.keys() - found.resumed.keys()]
     differences += [f"step {step} is one too many" for step in found.resumed.keys() - found.whole.keys()]
     for step in found.whole.keys() & found.resumed.keys():

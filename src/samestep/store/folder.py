@@ -29,6 +29,11 @@ TRASH_PREFIX = ".trash-"
 _NAME = re.compile(r"step-(\d{9,19})(?:\.([1-9]\d{0,8}))?")
 
 
+def checkpoints_of(directory: Path) -> Path:
+    """Give the folder of checkpoints that a path means: for a run's directory the one inside it, else itself."""
+    return directory / CHECKPOINTS if (directory / RUN_FILE).is_file() else directory
+
+
 def folder_name(step: int, order: int = 0) -> str:
     """Give the name of a checkpoint's folder.
 

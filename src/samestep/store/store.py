@@ -13,6 +13,7 @@ from typing import Any
 from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, SaveFailed
 from samestep.state.snapshot import Snapshot
 from samestep.store import folder
+from samestep.store.folder import checkpoints_of
 from samestep.store.keeping import Shelf
 from samestep.store.manifest import NewerFormat
 from samestep.store.reading import Checkpoint, find_checkpoints
@@ -30,7 +31,8 @@ class Store:
     One process at a time may save; any number may read.
 
     Args:
-        directory: The folder that holds the checkpoints; made at the first save.
+        directory: The folder that holds the checkpoints, made at the first save; or a run's directory, which means
+            its `checkpoints`.
         keep: Which checkpoints stay (default: the last two).
 
     Example:
@@ -46,7 +48,7 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep = _LAST_TWO) -> None:
-        self.directory = Path(directory)
+        self.directory = checkpoints_of(Path(directory))
         self.keep = keep
         self._shelf = Shelf(self.directory)
         self._is_tidy = False

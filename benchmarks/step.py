@@ -1,6 +1,6 @@
 """What a step of a run costs when no checkpoint is due: run.step, and the loader's boundary, against the bare loop.
 
-How to run it: `python benchmarks/step.py`; prints a Markdown table of medians of interleaved rounds. Goal: run.step ≤ 10 µs.
+How to run it: `python benchmarks/step.py`; prints medians of interleaved rounds. Goal: run.step ≤ 10 µs.
 """
 
 import statistics

@@ -9,10 +9,10 @@ demo: $(VENV)/installed
 	$(BIN)/samestep demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 -m "not slow" tests src
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests src
 
 test-all: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 tests src
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests src
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

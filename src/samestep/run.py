@@ -85,7 +85,7 @@ class Run:
         self._random = OwnRandomState()
         self._signals = StopSignals(self._on_signal)
         self._loop: _Loop | None = None
-        self._started = self._asked = self._stopping = self._busy = self._audited = False
+        self._started = self._asked = self._stopping = self._busy = False
         self._unsaved = self._left_early = self._sought = False
         self._found: tuple[Checkpoint, Snapshot] | None = None
         self._isolation = self._loops_begun = 0
@@ -347,9 +347,7 @@ class Run:
         self._leave_by_signal()
 
     def _save(self) -> None:
-        if not self._audited:
-            self._audited = True
-            self._tracked.warn_of_untracked()
+        self._tracked.warn_of_losses()
         self._asked = False
         self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
         if self._attempt.write(self._snapshot()):

@@ -13,8 +13,10 @@ import torch
 from samestep.errors import NotTracked, StateMismatch
 from samestep.generators import Generator, derive_seed, is_generator
 from samestep.progress import Progress
+from samestep.state.attributes import AttributeWatch
 from samestep.state.audit import find_untracked
 from samestep.state.capture import capture, reapply_small, restore
+from samestep.state.carried import find_carried
 from samestep.state.codec import decode
 from samestep.state.gradients import GradientWatch
 from samestep.state.kinds import kind_of
@@ -39,6 +41,8 @@ class Tracked:
         self._own = {"run": progress, "random": RandomState()}
         self._seed = seed
         self._watch: GradientWatch | None = None
+        self._attributes: AttributeWatch | None = None
+        self._audited = False
         self.updates = 0
 
     def add(self, name: str, value: object) -> None:
@@ -79,6 +83,8 @@ class Tracked:
                 hint="Call run.track(model=model, optimizer=optimizer, …) before the loop.",
             )
         self._watch = GradientWatch(each for each in self.objects.values() if isinstance(each, torch.optim.Optimizer))
+        modules = {name: each for name, each in self.objects.items() if isinstance(each, torch.nn.Module)}
+        self._attributes = AttributeWatch(modules)
 
     def items(self) -> dict[str, Item]:
         """Capture the state of everything: plain trees, and live references to the tensors."""
@@ -113,18 +119,38 @@ class Tracked:
         except TypeError:  # a sampler without a length
             return False
 
-    def warn_of_untracked(self) -> None:
-        """Warn of objects in reach of the loop that decide the next step and that nobody tracks."""
+    def warn_of_losses(self) -> None:
+        """Warn, each kind once, of what decides the next step in the loop's reach and no resume would bring back."""
         frame = _frame_of_the_loop()
-        found = find_untracked(frame, self.objects) if frame is not None else []
-        if found:
-            lines = "".join(f"\n  {each.name} ({each.kind}), {each.file}:{each.line}" for each in found)
-            warnings.warn(
-                f"These decide the next step but are not tracked, so a resume loses them:{lines}", stacklevel=2
-            )
+        if not self._audited and frame is not None:
+            self._audited = True
+            untracked = [
+                f"{each.name} ({each.kind}), {each.file}:{each.line}" for each in find_untracked(frame, self.objects)
+            ]
+            _warn_of("These decide the next step but are not tracked, so a resume loses them", untracked)
+            carried = [f"{each.name}, {each.file}:{each.line}" for each in find_carried(frame)]
+            _warn_of(_CARRIED, carried)
+        if self._attributes is not None and (changed := self._attributes.changed()):
+            self._attributes = None
+            _warn_of(_CHANGED, changed)
 
     def _count_update(self, *_: object) -> None:
         self.updates += 1
+
+
+_CARRIED = (
+    "The loop carries these local variables from one body to the next, and a resume begins them anew; if they decide"
+    " anything, keep them in run.state, or give enumerate start=loader.position"
+)
+_CHANGED = (
+    "These attributes of modules have changed and are in no state_dict, so a resume begins them anew; make them"
+    " buffers, or save them by get_extra_state"
+)
+
+
+def _warn_of(what: str, found: list[str]) -> None:
+    if found:
+        warnings.warn(what + ":" + "".join(f"\n  {each}" for each in found), stacklevel=2)
 
 
 class MarkedSnapshot:

@@ -390,6 +390,22 @@ def test_untracked_objects_are_named_once(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
+def test_carried_variables_and_changing_attributes_are_named(tmp_path: Path) -> None:
+    """What a loop carries in local variables, and what it changes in plain attributes, is named at the first save."""
+    run, model, update = small(tmp_path, save_every=1)
+    best = 0.0
+    with pytest.warns(UserWarning, match="begins them anew") as caught:
+        for step in run.steps(3):
+            run.step(loss=update())
+            best = max(best, step)
+            model[1].p *= 0.9
+    texts = [str(each.message) for each in caught]
+    assert len(texts) == 2
+    assert "best" in texts[0]
+    assert "test_loop.py" in texts[0]
+    assert "model.1.p: 0.2 -> 0.18" in texts[1].replace('["1"]', ".1")
+
+
 def test_a_resume_under_other_conditions_says_so(tmp_path: Path) -> None:
     """R31: another thread count and another configuration are named with how sure it is that bits change."""
     run, _, update = small(tmp_path, config={"lr": 0.1})

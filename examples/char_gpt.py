@@ -1,6 +1,6 @@
 """A small GPT learns characters of Python's own documentation; kill it at any time and run it again.
 
-How to run it: `python examples/char_gpt.py [RUN]`. About two minutes on two cores; the text comes with Python.
+How to run it: `python examples/char_gpt.py [RUN]`. A minute or two on two cores; the text comes with Python.
 """
 
 import argparse
@@ -80,9 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", nargs="?", default="runs/char_gpt")
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--write-every", type=int, default=100, metavar="STEPS", help="let the model write a few words")
     arguments = parser.parse_args()
 
-    run = samestep.Run(arguments.run, seed=0, save_every="100 steps")
+    run = samestep.Run(arguments.run, seed=0, save_every="20 steps")
     windows = Windows("".join(topics.values())[:200_000])
     loader = samestep.DataLoader(windows, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=1)
     model = CharGPT(len(windows.alphabet))
@@ -100,7 +101,7 @@ def main() -> None:
         optimizer.step()
         scheduler.step()
         run.step(loss=loss)
-        if (step + 1) % 100 == 0:
+        if (step + 1) % arguments.write_every == 0:
             with run.isolated():  # writing draws random numbers; the training must not notice
                 words = model.write(codes[:1, :1], 40)[0]
             print(f"step {step + 1}: loss {loss:.4f}  {''.join(windows.alphabet[code] for code in words)!r}")

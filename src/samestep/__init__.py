@@ -3,6 +3,7 @@
 The names below are imported on first use, so that `samestep ls` and its kin start without torch.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from samestep.store.store import Store
 
 __version__ = "0.1.0"
+
+# The library is silent; who wants to hear it configures logging.
+logging.getLogger("samestep").addHandler(logging.NullHandler())
 
 _HOME = {
     "DataLoader": "samestep.data.loader",

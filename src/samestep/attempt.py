@@ -3,22 +3,24 @@
 import logging
 import os
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import samestep
-from samestep.errors import NoCheckpoint, RunLocked, SamestepError, SaveFailed
-from samestep.state.environment import Drift, drift, environment
+from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, SamestepError, SaveFailed
+from samestep.messages import warn_user
+from samestep.state.environment import drift, environment
 from samestep.state.snapshot import Snapshot
 from samestep.store.files import make_folder
+from samestep.store.folder import CHECKPOINTS
 from samestep.store.lock import RunLock
 from samestep.store.metrics import Metrics
 from samestep.store.reading import Checkpoint
 from samestep.store.records import Attempt as AttemptRecord
-from samestep.store.records import open_run
+from samestep.store.records import open_run, plain
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -50,19 +52,37 @@ class Attempt:
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep, config: Mapping[str, Any] | None) -> None:
         self.directory = Path(directory).absolute()
+        self.in_loop = self.is_closed = False
+        self.failure: SaveFailed | None = None
         _make(self.directory)
-        self.in_loop = False
         self._take_over()
         self._lock = RunLock(self.directory)
         self._lock.acquire(wait=_LOCK_PATIENCE)
+        try:
+            self._config = plain(dict(config or {}), "config")
+            self._record = open_run(self.directory, config, version=samestep.__version__)
+            self._store = Store(self.directory / CHECKPOINTS, keep=keep)
+            self._store.tidy()
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise _refused(self.directory, error) from error
+            raise
         _open[self.directory] = self
-        self._record = open_run(self.directory, config, version=samestep.__version__)
-        self._store = Store(self.directory / "checkpoints", keep=keep)
-        self._store.tidy()
+        self._keep = keep
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
         self._line: AttemptRecord | None = None
-        self._environment = environment()
+        self._environment: dict[str, Any] = {}
+
+    def require_open(self) -> None:
+        """Raise if this attempt has given its lock back: another Run of this process has taken the directory over."""
+        if self.is_closed:
+            raise RunLocked(
+                "This Run has been closed, or another Run of this process has taken its directory over.",
+                path=self.directory,
+                hint="Use the newer Run, or make one.",
+            )
 
     def find(self, resume: str) -> tuple[Checkpoint, Snapshot] | None:
         """Find the checkpoint to go on from, as the user's `resume` says; what lies behind it is set aside."""
@@ -71,6 +91,13 @@ class Attempt:
             return None
         if resume in {"auto", "must"}:
             found = self._store.latest_good()
+            if found is None and (damaged := self._store.set_aside_names()):
+                raise CorruptCheckpoint(
+                    "No checkpoint of this run is sound any more; nothing has been deleted, and nothing is begun anew.",
+                    path=self.directory,
+                    found=", ".join(damaged),
+                    hint='Look with `samestep verify`; resume="never" begins anew.',
+                )
             if found is None and resume == "must":
                 raise NoCheckpoint(
                     "There is no checkpoint to resume from.",
@@ -83,12 +110,16 @@ class Attempt:
         self._store.set_aside_after(checkpoint.step)
         return checkpoint, snapshot
 
-    def begin(self, resumed: Checkpoint | None, metrics_bytes: int) -> None:
+    def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
+        self._environment = environment() | {"config": self._config, "training": {"seed": seed}}
         self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
         name = None if resumed is None else resumed.name
         self._line = AttemptRecord.begin(self.directory, self._environment, resumed_from=name)
-        if resumed is not None:
+        if resumed is None:
+            _log.info("%s begins anew", self.directory)
+        else:
+            _log.info("%s goes on from %s", self.directory, resumed.name)
             self._warn_of_drift(resumed)
 
     def log(self, **line: Any) -> None:
@@ -103,18 +134,32 @@ class Attempt:
         """Tell how many bytes of metrics.jsonl belong to what has happened so far."""
         return self._flush(self._metrics.position) or 0
 
-    def write(self, snapshot: Snapshot) -> bool:
-        """Write a checkpoint; a failure is loud, but the training goes on and the earlier checkpoints stay."""
-        self._flush(self._metrics.sync)
-        environment = self._environment | {"config": self._record.config, "run": self._record.id}
+    def find_end(self, name: str | None) -> Snapshot | None:
+        """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
         try:
-            self._store.write(snapshot, environment=environment)
+            return None if name is None else self._store.find(name).read()
+        except SamestepError as error:
+            warn_user(
+                "What an earlier loop of the script ended with cannot be read, so the statements behind it run on"
+                f" objects that are not restored yet. {error}"
+            )
+            return None
+
+    def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
+        """Write a checkpoint and return its name; a failure is loud, and training goes on."""
+        self._flush(self._metrics.sync)
+        recorded = self._environment | {
+            "run": {"id": self._record.id, "keep": asdict(self._keep), "protect": list(protect)}
+        }
+        try:
+            name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
-            _log.error("no checkpoint at step %d: %s", snapshot.step, error)
-            warnings.warn(f"No checkpoint at step {snapshot.step}; the training goes on. {error}", stacklevel=2)
-            return False
-        _log.info("saved step %d", snapshot.step)
-        return True
+            self.failure = error
+            warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
+            return None
+        self.failure = None
+        _log.info("saved %s", name)
+        return name
 
     def end(self, how: str, completed_steps: int) -> None:
         """Record how the work of this process ended, so far."""
@@ -125,6 +170,7 @@ class Attempt:
 
     def close(self) -> None:
         """Give the lock back."""
+        self.is_closed = True
         self._lock.release()
         if _open.get(self.directory) is self:
             del _open[self.directory]
@@ -146,24 +192,24 @@ class Attempt:
         earlier.close()
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
-        found = drift(resumed.environment, self._environment)
-        found += [Drift(each.path, each.before, each.now, "may change bits") for each in self._record.differences]
-        doubtful = [each for each in found if each.grade != "harmless"]
+        saved = {part: value for part, value in resumed.environment.items() if part != "run"}
+        doubtful = [each for each in drift(saved, self._environment) if each.grade != "harmless"]
         if doubtful:
             lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
-            warnings.warn(f"{resumed.name} was written under other conditions:{lines}", stacklevel=2)
+            warn_user(f"{resumed.name} was written under other conditions:{lines}")
+
+
+def _refused(directory: Path, error: OSError) -> SamestepError:
+    return SamestepError(
+        "The run's directory cannot be written.", path=directory, found=error.strerror, hint="Choose another place."
+    )
 
 
 def _make(directory: Path) -> None:
     try:
         make_folder(directory)
     except OSError as error:
-        raise SamestepError(
-            "The run's directory cannot be made.",
-            path=directory,
-            found=error.strerror,
-            hint="Choose another place.",
-        ) from error
+        raise _refused(directory, error) from error
 
 
 def _is_on_device(value: Any) -> bool:

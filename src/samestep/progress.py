@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samestep.errors import SamestepError, WrongPlace
+from samestep.messages import warn_user
 
 
 class Values:
@@ -51,7 +52,12 @@ class Progress:
         epoch: Epochs that are done; also the number of the epoch that is running.
         inside: Whether an epoch has begun: then a resume enters it again.
         loop: The number of the loop in the script, from 1.
+        kind: What it loops over: "epochs" or "steps".
         finished_at: The bound of the loop that `run.stop` ended; 0 while it goes on.
+        stopping: Whether `run.stop` has been called and the loop has not ended yet.
+        leader: Inside an epoch, the tracked loader whose batches are its boundaries; None when there is none.
+        top_random: Inside an epoch, the random state at its top.
+        loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
         metrics_bytes: How much of `metrics.jsonl` belongs to this state.
         values: The loop's own values.
@@ -61,7 +67,12 @@ class Progress:
     epoch: int = 0
     inside: bool = False
     loop: int = 1
+    kind: str = ""
     finished_at: int = 0
+    stopping: bool = False
+    leader: str | None = None
+    top_random: dict[str, Any] | None = None
+    loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
     metrics_bytes: int = 0
     values: Values = field(default_factory=Values)
@@ -81,7 +92,20 @@ class Progress:
         self.values.load_state_dict(state["values"])
 
 
-_PLAIN = ("completed_steps", "epoch", "inside", "loop", "finished_at", "best", "metrics_bytes")
+_PLAIN = (
+    "completed_steps",
+    "epoch",
+    "inside",
+    "loop",
+    "kind",
+    "finished_at",
+    "stopping",
+    "leader",
+    "top_random",
+    "loop_ends",
+    "best",
+    "metrics_bytes",
+)
 
 
 class Scoring:
@@ -97,12 +121,16 @@ class Scoring:
         self._best, self._metric, self._sign = best, metric, 1 if mode == "max" else -1
         self._scores: dict[str, float] = {}
         self._updates: object = None
+        self._warned = False
         self.due = False
 
     def note(self, scores: Mapping[str, float], progress: Progress, updates: object) -> None:
         """Take scores of the present weights; a checkpoint is due when they are among the best."""
         earlier = self._scores if updates == self._updates else {}
         self._scores, self._updates = earlier | dict(scores), updates
+        if self._metric is not None and self._metric not in scores and not self._warned:
+            self._warned = True
+            warn_user(f"Keep decides by {self._metric!r}, and run.score was given {', '.join(scores) or 'nothing'}.")
         value = scores.get(self._metric or "")
         if value is not None and self._enters_best(value, progress):
             self.due = True

@@ -1,27 +1,26 @@
 """The loop's companion: the only place where state, data and store meet. Knows no file format and no tensor."""
 
-import logging
+import inspect
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from samestep.attempt import Attempt
-from samestep.errors import StateMismatch, WrongPlace
+from samestep.errors import SamestepError, WrongPlace
+from samestep.keeper import Keeper, Loop
+from samestep.leading import Leading
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
-from samestep.signals import StopSignals
 from samestep.state.random import isolated, seed_everything
-from samestep.state.snapshot import Item, Snapshot
-from samestep.store.reading import Checkpoint
 from samestep.store.retention import Keep
-from samestep.tracked import MarkedSnapshot, Tracked
+from samestep.tracked import Tracked
 
-_log = logging.getLogger("samestep")
+_RESUME = re.compile(r"auto|never|must|step-\d+(\.\d+)?")
 
 
 class Run:
@@ -74,23 +73,21 @@ class Run:
         config: Mapping[str, Any] | None = None,
         allow_missing: Collection[str] = (),
     ) -> None:
-        self._schedule = parse_schedule(save_every)
+        schedule = parse_schedule(save_every)
         keep = Keep() if keep is None else keep
+        _check_arguments(keep, resume, config, allow_missing)
         self._attempt = Attempt(directory, keep, config)
         weakref.finalize(self, self._attempt.close)
         self._resume, self._allow_missing = resume, allow_missing
         self._progress = Progress()
-        self._scoring = Scoring(keep.best, keep.metric, keep.mode)
         self._tracked = Tracked(self._progress, None if seed is None else seed_everything(seed)["seed"])
+        scoring = Scoring(keep.best, keep.metric, keep.mode)
+        self._keeper = Keeper(self._attempt, self._tracked, self._progress, schedule, scoring)
+        self._leading = Leading(self._tracked.loaders)
         self._random = OwnRandomState()
-        self._signals = StopSignals(self._on_signal)
-        self._loop: _Loop | None = None
-        self._started = self._asked = self._stopping = self._busy = False
-        self._unsaved = self._left_early = self._sought = False
-        self._found: tuple[Checkpoint, Snapshot] | None = None
-        self._isolation = self._loops_begun = 0
-        self._reapply: Mapping[str, Item] | None = None
-        self._marked: MarkedSnapshot | None = None
+        self._loop: Loop | None = None
+        self._loops_begun = self._isolation = 0
+        self._left_early = False
 
     # --- what the training is made of -------------------------------------------------------------------
 
@@ -99,17 +96,17 @@ class Run:
 
         Args:
             objects: Anything with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, scalers,
-                samestep loaders, your own), tensors, and generators of torch, NumPy and Python. The first loader is
-                the training loader: asking it for a batch is a boundary.
+                samestep loaders, your own), tensors, and generators of torch, NumPy and Python.
 
         Raises:
             NotTracked: An object cannot be tracked, or its name is taken.
             WrongPlace: A loop has already begun.
         """
-        if self._started:
+        if self._loops_begun:
             raise WrongPlace("The loop has begun.", path="run.track", hint="Track everything before the loop.")
         for name, value in objects.items():
             self._tracked.add(name, value)
+        self._leading = Leading(self._tracked.loaders)
         self._tracked.ask_before_batches(self._before_batch)
 
     @property
@@ -124,7 +121,7 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that is running, from 0; after the loop, how many are done."""
+        """The number of the epoch that is running, from 0: how many are done."""
         return self._progress.epoch
 
     @property
@@ -144,12 +141,12 @@ class Run:
             The epoch's number, from 0. After a resume in the middle of an epoch, that epoch again: the training
             loader goes on behind the last batch that was handed out.
         """
-        loop = _Loop("epochs", n)
-        with self._looping(loop):
-            while self._goes_on(self._progress.epoch, loop):
-                self._progress.inside = True
-                yield self._progress.epoch
-                self._progress.epoch, self._progress.inside = self._progress.epoch + 1, False
+        progress = self._progress
+        with self._looping("epochs", n) as loop:
+            while self._goes_on(progress.epoch, loop):
+                self._begin_epoch()
+                yield progress.epoch
+                progress.epoch, progress.inside, progress.top_random = progress.epoch + 1, False, None
                 self._boundary(ends_epoch=True)
 
     def steps(self, n: int) -> Iterator[int]:
@@ -161,19 +158,31 @@ class Run:
         Yields:
             The number of completed steps: 0 at the start, 40 after a resume at 40.
         """
-        loop = _Loop("steps", n)
-        with self._looping(loop):
+        with self._looping("steps", n) as loop:
             while self._goes_on(self._progress.completed_steps, loop):
                 yield self._progress.completed_steps
                 self._boundary()
 
     def boundary(self) -> None:
-        """Mark by hand the place where the whole body before it is done: for foreign loaders and `while` loops.
+        """Mark by hand the place where the whole body before it is done: for `while` loops and foreign loaders.
 
-        Outside `epochs` and `steps` the first call restores the newest checkpoint: put it at the top of the body.
+        In a `while` loop put it at the top of the body; outside `epochs` and `steps` its first call restores the newest
+        checkpoint, and `run.save()` after the last one saves at once. In a loop over a foreign loader put it at the
+        end of the body; the loader must be tracked, with a `state_dict` of its own.
+
+        Raises:
+            WrongPlace: Nothing that is tracked can know a place inside the epoch.
         """
         if self._loop is None:
-            self._enter(_Loop("boundary", sys.maxsize))
+            self._enter("boundary", sys.maxsize)
+        elif self._loop.kind == "epochs":
+            if not self._tracked.knows_position() and not vars(self.state):
+                raise WrongPlace(
+                    "Nothing that is tracked knows which batches of the epoch are done.",
+                    path="run.boundary",
+                    hint="Track the loader (samestep.DataLoader, or one with a state_dict), or count in run.state.",
+                )
+            self._keeper.restore_again(None)
         self._boundary()
 
     # --- what the loop says -----------------------------------------------------------------------------
@@ -190,7 +199,11 @@ class Run:
         if self._loop is None:
             raise WrongPlace("There is no loop here.", path="run.step", hint="Loop with run.epochs or run.steps.")
         self._progress.completed_steps += 1
-        self._scoring.refuse_update(self._updates())
+        self._keeper.scoring.refuse_update(self._keeper.updates())
+        self._leading.step()
+        if self._keeper.losses is not None and self._keeper.losses.stepping is None:
+            here = inspect.currentframe()
+            self._keeper.losses.stepping = here.f_back.f_code if here is not None and here.f_back is not None else None
         self._record(**values)
 
     def score(self, **scores: Any) -> None:
@@ -200,29 +213,31 @@ class Run:
             scores: Numbers or tensors of one element, by name. `keep.metric` names the one that decides.
         """
         numbers = {name: float(value) for name, value in scores.items()}
-        self._scoring.note(numbers, self._progress, self._updates())
+        self._keeper.scoring.note(numbers, self._progress, self._keeper.updates())
         self._record(score=numbers)
 
     def save(self) -> None:
         """Ask for a checkpoint: at the next boundary inside a loop, at once outside."""
-        if self._loop is not None:
-            self._asked = True
+        by_hand = self._loop is not None and self._loop.kind == "boundary"
+        if self._loop is not None and not (by_hand and self._keeper.is_at_boundary()):
+            self._keeper.ask()
             return
-        if self._left_early:
+        if self._left_early and not by_hand:
             raise WrongPlace(
                 "The last loop was left in the middle of its body, so its state cannot be resumed exactly.",
                 path="run.save",
                 hint="End a loop early with run.stop(); the last checkpoint is untouched.",
             )
-        with self._random.swapped_in():
-            self._save()
+        with nullcontext() if by_hand else self._random.swapped_in():
+            self._keeper.save()
 
     def stop(self) -> None:
-        """End the loop at its next boundary, as finished: the same command started again does nothing more.
+        """End the loop when its body is done, as finished: the same command started again does nothing more.
 
-        Use it for early stopping instead of `break`, after which the last epoch would be done again.
+        Use it for early stopping instead of `break`, after which the last epoch would be done again. In a loop over
+        epochs the running epoch goes on to its end.
         """
-        self._stopping = True
+        self._progress.stopping = True
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -246,150 +261,87 @@ class Run:
     # --- inside -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _looping(self, loop: "_Loop") -> Iterator[None]:
+    def _looping(self, kind: str, bound: int) -> Iterator[Loop]:
         if self._loop is not None:
-            raise WrongPlace("A loop of this run is already running.", path=f"run.{loop.kind}")
+            raise WrongPlace("A loop of this run is already running.", path=f"run.{kind}")
         try:
-            self._enter(loop)
-            yield
-            self._finish()
+            loop = self._enter(kind, bound)
+            yield loop
+            self._left_early = False
+            self._keeper.finish(loop)
         finally:
             self._leave()
 
-    def _enter(self, loop: "_Loop") -> None:
-        self._loop, self._attempt.in_loop, self._left_early = loop, True, True
+    def _enter(self, kind: str, bound: int) -> Loop:
+        self._attempt.require_open()
+        if self._left_early:
+            raise WrongPlace(
+                "The last loop was left in the middle of its body, by break, an exception or a signal.",
+                path=f"run.{kind}",
+                hint="Make the Run and its objects anew; it goes on from the newest checkpoint. To end early: run.stop().",
+            )
         self._loops_begun += 1
+        self._loop = loop = Loop(kind, bound, self._loops_begun)
+        self._attempt.in_loop = self._left_early = True
         self._random.enter()
-        self._signals.install()
-        if not self._started:
-            self._busy = True
-            self._start(loop)
-            self._busy = False
+        self._keeper.signals.install()
+        if not self._keeper.has_started:
+            self._keeper.start(loop, self._resume, self._allow_missing)
+        return loop
 
-    def _start(self, loop: "_Loop") -> None:
-        """Restore the newest checkpoint, unless it belongs to a later loop of the script, which will restore it."""
-        if not self._sought:
-            self._found, self._sought = self._attempt.find(self._resume), True
-        if self._found is None:
-            self._progress.loop = self._loops_begun
-            self._attempt.begin(None, 0)
-        else:
-            checkpoint, snapshot = self._found
-            saved = self._tracked.saved_progress(snapshot.items)
-            done = saved.epoch if loop.kind == "epochs" else saved.completed_steps
-            if saved.loop > self._loops_begun and done >= loop.bound:
-                loop.is_over = True
-                return
-            self._tracked.restore(snapshot.items, self._allow_missing)
-            self._scoring.restored(snapshot.metrics, self._updates())
-            self._reapply = snapshot.items if self._progress.inside else None
-            self._attempt.begin(checkpoint, self._progress.metrics_bytes)
-        self._tracked.begin()
-        self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
-        self._started, self._found = True, None
-
-    def _goes_on(self, done: int, loop: "_Loop") -> bool:
+    def _goes_on(self, done: int, loop: Loop) -> bool:
         """Tell whether the loop has another body to run; a loop that was stopped goes on only to a higher bound."""
         progress = self._progress
         if loop.is_over:
             return False
-        if self._stopping:
-            self._stopping, self._unsaved = False, True
-            progress.finished_at = loop.bound
+        if progress.stopping:
+            progress.stopping, progress.finished_at, self._keeper.unsaved = False, loop.bound, True
         if done >= loop.bound or loop.bound <= progress.finished_at:
             return False
-        progress.finished_at, progress.loop = 0, max(progress.loop, self._loops_begun)
+        progress.finished_at, progress.loop, progress.kind = 0, max(progress.loop, loop.number), loop.kind
         return True
 
-    def _finish(self) -> None:
-        """Save what the loop has come to at its end, if it is not saved yet."""
-        self._left_early = False
-        if not self._started:
-            return
-        if self._unsaved:
-            self._save()
-        self._attempt.end("finished", self._progress.completed_steps)
-        self._leave_by_signal()
+    def _begin_epoch(self) -> None:
+        """Stand at the top of an epoch: a new one, or one that is resumed inside and draws there what it drew."""
+        progress, random = self._progress, self._tracked.random_at_top()
+        if self._keeper.is_inside and progress.top_random is not None:
+            random.load_state_dict(progress.top_random)
+            self._leading.begin_epoch(progress.leader)
+        else:
+            progress.inside, progress.leader, progress.top_random = True, None, random.state_dict()
+            self._leading.begin_epoch()
 
     def _leave(self) -> None:
         if self._loop is None:
             return
-        if self._left_early and self._progress.inside:
-            # A broken epoch is over: a further loop of this process begins the next one.
-            self._progress.epoch, self._progress.inside = self._progress.epoch + 1, False
-        if self._left_early:
-            self._attempt.end("left the loop", self._progress.completed_steps)
-        self._loop, self._attempt.in_loop, self._marked = None, False, None
-        self._signals.remove()
+        self._keeper.leave(early=self._left_early)
+        self._loop, self._attempt.in_loop = None, False
         self._random.leave()
 
-    def _before_batch(self) -> None:
-        """Take the boundary that the training loader makes when the loop asks for its next batch."""
-        if self._loop is None or self._loop.kind != "epochs" or self._isolation:
+    def _before_batch(self, loader: str) -> None:
+        """Take the boundary that a loader makes when the loop asks it for the next batch."""
+        if self._loop is None or self._loop.kind != "epochs" or self._isolation or not self._leading.asks(loader):
             return
-        if self._reapply is not None:
-            self._tracked.reapply(self._reapply)
-            self._reapply = None
-        self._boundary(ends_epoch=self._tracked.loader_is_exhausted())
+        self._keeper.restore_again(loader)
+        self._progress.leader = loader
+        self._boundary(ends_epoch=self._leading.is_exhausted)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:
-        """Take the checkpoint that is due: the whole body before this place is done."""
-        self._busy, self._marked, self._unsaved = True, None, True
         for observe in self._observers:
             observe(self)
-        self._scoring.refuse_update(self._updates())
-        due = self._asked or self._scoring.due or self._signals.received is not None
-        if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
-            self._save()
-        if ends_epoch and self._signals.installed:
-            self._marked = MarkedSnapshot(self._snapshot(), saved=not self._unsaved)
-        self._busy = False
-        self._leave_by_signal()
-
-    def _save(self) -> None:
-        self._tracked.warn_of_losses()
-        self._asked = False
-        self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
-        if self._attempt.write(self._snapshot()):
-            self._unsaved = self._scoring.due = False
-
-    def _snapshot(self) -> Snapshot:
-        self._progress.metrics_bytes = self._attempt.log_position()
-        progress, scores = self._progress, self._scoring.belonging(self._updates())
-        epoch = progress.epoch if progress.epoch or progress.inside else None
-        return Snapshot(progress.completed_steps, epoch, self._tracked.items(), scores)
-
-    def _on_signal(self) -> None:
-        """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""
-        if self._busy or self._marked is None:
-            return
-        self._busy = True
-        try:
-            snapshot = self._marked.snapshot(self._tracked.items())
-        except StateMismatch as error:
-            _log.warning("the signal has to wait for the next boundary. %s", error)
-            self._busy = False
-            return
-        if not self._marked.saved:
-            self._attempt.write(snapshot)
-        self._leave_by_signal()
-
-    def _leave_by_signal(self) -> None:
-        if self._signals.received is not None:
-            self._attempt.end(f"signal {self._signals.received.value}", self._progress.completed_steps)
-            self._left_early = False
-            self._signals.leave()
+        self._keeper.boundary(ends_epoch=ends_epoch)
 
     def _record(self, **values: Any) -> None:
         self._attempt.log(step=self._progress.completed_steps, epoch=self._progress.epoch, **values)
 
-    def _updates(self) -> int:
-        """Count the updates of the weights: what the tracked optimizers did, or what the loop says."""
-        return self._tracked.updates or self._progress.completed_steps
 
-
-@dataclass(slots=True)
-class _Loop:
-    kind: str
-    bound: int
-    is_over: bool = False
+def _check_arguments(keep: object, resume: object, config: object, allow_missing: object) -> None:
+    expected = {
+        "keep": (isinstance(keep, Keep), "a samestep.Keep", keep),
+        "resume": (_RESUME.fullmatch(str(resume)), '"auto", "never", "must" or "step-400"', resume),
+        "config": (config is None or isinstance(config, Mapping), "a dict of plain values (vars(args))", config),
+        "allow_missing": (not isinstance(allow_missing, str), "a list of names", allow_missing),
+    }
+    for name, (is_right, what, found) in expected.items():
+        if not is_right:
+            raise SamestepError(f"{name} is not understood.", path=f"Run({name}=…)", expected=what, found=repr(found))

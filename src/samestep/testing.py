@@ -1,5 +1,6 @@
 """Public helpers for tests of one's own training: restore at every boundary, compare the whole remainder."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from samestep.state.random import isolated
 from samestep.state.snapshot import Item
 from samestep.state.tensors import digest
 from samestep.store.files import make_folder
+from samestep.store.retention import Keep
 from samestep.store.store import Store
 
 Leaves = dict[str, Any]
@@ -78,12 +80,15 @@ class _Recorder:
         return self._folder / f"boundary-{number}"
 
     def __call__(self, run: Run) -> None:
-        snapshot = run._snapshot()  # noqa: SLF001  # the run's own tests stand behind its walls
+        snapshot = run._keeper.snapshot()  # noqa: SLF001  # the run's own tests stand behind its walls
         number = len(self.seen)
         self.seen.append((snapshot.step, _leaves(snapshot.items)))
         if self._folder is not None and number % self._every == 0:
-            make_folder(self.directory(number))
-            Store(self.directory(number) / "checkpoints").write(snapshot, environment=environment())
+            checkpoints = self.directory(number) / "checkpoints"
+            make_folder(checkpoints)
+            for _, _, name in run._progress.loop_ends.values():  # noqa: SLF001  # see above
+                shutil.copytree(run._attempt.directory / "checkpoints" / name, checkpoints / name)  # noqa: SLF001
+            Store(checkpoints, keep=Keep(every=1)).write(snapshot, environment=environment())
             self.kept.append(number)
 
 

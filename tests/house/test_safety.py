@@ -70,6 +70,7 @@ WRITES = {
     ("demo/training.py", "super().rename"): "dies in place of one of the store's own calls",
     ("demo/proof.py", "(folder / 'log').open"): "what the demo's processes say, in its temporary folder",
     ("cli/demo.py", "tempfile.TemporaryDirectory"): "the demo's folder, which goes at its end",
+    ("testing.py", "shutil.copytree"): "copies a checkpoint within the helper's folder",
     ("testing.py", "tempfile.TemporaryDirectory"): "the helper's folder, which goes at its end",
     ("cli/group.py", "os.open"): "/dev/null in place of a pipe that nobody reads",
 }

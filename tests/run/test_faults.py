@@ -10,6 +10,7 @@ import torch
 from test_loop import checkpoints, metrics, small, train
 
 import samestep
+from samestep.errors import CorruptCheckpoint, SaveFailed
 from samestep.store import files
 
 
@@ -47,6 +48,32 @@ def test_a_full_disk_is_loud_and_the_training_goes_on(tmp_path: Path, disk: Full
     assert checkpoints(tmp_path) == ["step-000000006", "step-000000008"]
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
     assert not list((tmp_path / "checkpoints").glob(".tmp*"))
+
+
+def test_a_run_whose_end_cannot_be_saved_does_not_count_as_finished(tmp_path: Path, disk: FullDisk) -> None:
+    """When the last checkpoint cannot be written the loop ends with an error, and the attempt is not "finished"."""
+    run, _, update = small(tmp_path)
+    with pytest.warns(UserWarning, match="No checkpoint at step 3"), pytest.raises(SaveFailed, match="full"):
+        for step in run.steps(3):
+            disk.full = step == 2
+            run.step(loss=update())
+    disk.full = False
+    run.close()
+    assert '"finished"' not in (tmp_path / "attempts.jsonl").read_text()
+
+
+def test_a_run_with_nothing_but_damage_does_not_begin_anew(tmp_path: Path) -> None:
+    """When no checkpoint is sound any more the training stops and says so; resume="never" begins anew."""
+    run, _, update = small(tmp_path)
+    train(run, update, 3)
+    run.close()
+    for path in (tmp_path / "checkpoints").rglob("manifest.json"):
+        path.write_bytes(path.read_bytes()[:-9])
+    run, _, update = small(tmp_path)
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(CorruptCheckpoint, match="nothing is begun anew"):
+        train(run, update, 3)
+    run, _, update = small(tmp_path, resume="never")
+    assert train(run, update, 1) == [0]
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(tmp_path: Path) -> None:

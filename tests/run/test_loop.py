@@ -1,5 +1,7 @@
 """The loop: what it promises to the one who writes it, in one process."""
 
+import argparse
+import gc
 import json
 import logging
 import random
@@ -15,6 +17,7 @@ from torch import nn
 
 import samestep
 from samestep.errors import NoCheckpoint, NotTracked, RunLocked, StateMismatch, WrongPlace
+from samestep.store import lock
 from samestep.testing import check_every_step
 
 
@@ -129,12 +132,111 @@ def test_resume_must_refuses_to_start(tmp_path: Path) -> None:
     assert train(run, update, 2) == [0, 1]
 
 
-@pytest.mark.parametrize("resume", ["always", "step-x", "step-99"])
-def test_a_wrong_resume_is_refused(tmp_path: Path, resume: str) -> None:
-    """A resume that is misspelt, or names a step that is not there, is an error before anything is changed."""
-    run, _, update = small(tmp_path, resume=resume)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resume", "always"),
+        ("resume", "step-x"),
+        ("resume", True),
+        ("keep", 3),
+        ("config", [1]),
+        ("config", argparse.Namespace(lr=0.1)),
+        ("allow_missing", "model"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(tmp_path: Path, name: str, value: object) -> None:
+    """An argument that is not understood is refused by name, before the directory is touched."""
+    with pytest.raises(samestep.SamestepError, match=f"{name} is not understood"):
+        samestep.Run(tmp_path / "run", **{name: value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """resume="step-99" without such a checkpoint is an error, and nothing is changed."""
+    run, _, update = small(tmp_path, resume="step-99")
     with pytest.raises(NoCheckpoint):
         train(run, update, 2)
+
+
+def test_a_failed_constructor_gives_the_lock_back(tmp_path: Path) -> None:
+    """After a configuration that cannot be recorded, the corrected call works at once."""
+    with pytest.raises(samestep.SamestepError, match="JSON"):
+        samestep.Run(tmp_path, config={"sizes": {1, 2}})
+    run, _, update = small(tmp_path, config={"sizes": [1, 2]})
+    assert train(run, update, 1) == [0]
+
+
+def test_a_garbage_collection_inside_the_lock_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten Run that is finalized while another takes its directory over does not wait for itself."""
+    removed = lock._remove_owner
+
+    def collect_first(path: Path) -> None:
+        gc.collect()
+        removed(path)
+
+    run = samestep.Run(tmp_path)
+    run.itself = run
+    del run
+    monkeypatch.setattr(lock, "_remove_owner", collect_first)
+    samestep.Run(tmp_path).close()
+
+
+def test_a_loop_after_an_exception_is_refused(tmp_path: Path) -> None:
+    """After an exception in its body a loop cannot be entered again; a new Run goes on from the newest checkpoint."""
+    run, _, update = small(tmp_path, save_every=2)
+    with pytest.raises(KeyError):
+        for step in run.steps(6):
+            run.step(loss=update())
+            if step == 4:
+                raise KeyError
+    with pytest.raises(WrongPlace, match="left in the middle"):
+        train(run, update, 6)
+    run, _, update = small(tmp_path)
+    assert train(run, update, 6) == [4, 5]
+
+
+def test_a_run_that_was_taken_over_works_no_more(tmp_path: Path) -> None:
+    """The older of two Run objects of one directory refuses to loop: it has no lock any more."""
+    older, _, update = small(tmp_path)
+    train(older, update, 1)
+    newer, _, _ = small(tmp_path)
+    with pytest.raises(RunLocked, match="taken its directory over"):
+        train(older, update, 2)
+    newer.close()
+
+
+def test_a_run_that_finished_in_a_later_loop_is_restored_by_a_single_one(tmp_path: Path) -> None:
+    """Trained to 2 and then to 3 in two loops, a process with only the second of them has the trained model."""
+    run, model, update = small(tmp_path)
+    train(run, update, 2)
+    train(run, update, 3)
+    run.close()
+    run, again, update = small(tmp_path)
+    assert train(run, update, 3) == []
+    assert run.completed_steps == 3
+    assert all(torch.equal(each, model.state_dict()[name]) for name, each in again.state_dict().items())
+
+
+def test_a_forgotten_run_step_is_noticed(tmp_path: Path) -> None:
+    """A loop whose optimizer steps while run.step is never called is told so, once."""
+    run, _, update = small(tmp_path)
+    data = samestep.DataLoader(list(range(20)))
+    run.track(loader=data)
+    with pytest.warns(UserWarning, match=r"run\.step\(\) was never called") as caught:
+        for _ in run.epochs(2):
+            for _ in data:
+                update()
+    assert len(caught) == 1
+
+
+def test_a_misspelt_metric_is_noticed(tmp_path: Path) -> None:
+    """A score that does not hold the metric of Keep is told so, with the names it was given."""
+    run, _, update = small(tmp_path, keep=samestep.Keep(best=1, metric="acc"))
+    with pytest.warns(UserWarning, match=r"'acc'.*val_acc") as caught:
+        for _ in run.steps(2):
+            run.step(loss=update())
+            run.score(val_acc=0.5)
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("every", ["often", "0 steps", "1.5 epochs", -1, True, 0])

@@ -1,11 +1,14 @@
 """Owns `samestep ls`: the checkpoints of a run, the damaged ones included. Changes nothing."""
 
+import socket
+from pathlib import Path
 from typing import Any
 
 import click
 
 from samestep.cli import output, places
 from samestep.store.listing import COMPLETE, Listed, count_drafts, list_checkpoints
+from samestep.store.records import read_attempts
 
 
 @click.command("ls", short_help="List the checkpoints of a run.")
@@ -18,14 +21,34 @@ def command(run: str, *, as_json: bool) -> None:
     drafts = count_drafts(place.checkpoints)
     if as_json:
         output.print_json(
-            {"run": str(place.directory), "checkpoints": [_as_json(each) for each in listed], "unfinished": drafts}
+            {
+                "run": str(place.directory),
+                "checkpoints": [_as_json(each) for each in listed],
+                "unfinished": drafts,
+                "attempts": read_attempts(place.directory),
+            }
         )
         return
     _print(listed)
+    for attempt in read_attempts(place.directory)[-1:]:
+        output.say(_attempt(attempt))
     if not listed:
         output.warn(f"{place.directory} holds no checkpoint.")
     if drafts:
         output.warn(f"{drafts} unfinished saves: one is going on, or was killed; the next save tidies up.")
+
+
+def _attempt(attempt: dict[str, Any]) -> str:
+    """Say in one line what the last process did, or does."""
+    how = attempt.get("how") or ("running" if _is_alive(attempt) else "killed")
+    begun = f"began at {attempt.get('started')} from {attempt.get('resumed_from') or 'the start'}"
+    steps = "" if attempt.get("steps") is None else f" at step {attempt['steps']}"
+    return f"attempt {attempt['attempt']}, process {attempt.get('pid')} on {attempt.get('host')}, {begun}: {how}{steps}"
+
+
+def _is_alive(attempt: dict[str, Any]) -> bool:
+    """Tell whether the process is there: on another host only its lock would know, so it counts as running."""
+    return attempt.get("host") != socket.gethostname() or Path(f"/proc/{attempt.get('pid')}").exists()
 
 
 def _as_json(each: Listed) -> dict[str, Any]:

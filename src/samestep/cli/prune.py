@@ -5,35 +5,38 @@ from typing import Any
 import click
 
 from samestep.cli import output, places
-from samestep.errors import CorruptCheckpoint
+from samestep.errors import CorruptCheckpoint, SamestepError
 from samestep.store import folder
 from samestep.store.keeping import Shelf
 from samestep.store.lock import RunLock
-from samestep.store.reading import Checkpoint
+from samestep.store.reading import Checkpoint, find_checkpoints
 from samestep.store.retention import Decision, Keep, decide
 
 
 @click.command("prune", short_help="Delete the checkpoints that no policy keeps.")
 @click.argument("run")
-@click.option("--last", default=2, show_default=True, help="How many of the highest steps stay.")
-@click.option("--best", default=0, show_default=True, help="How many of the best by --metric stay.")
+@click.option("--last", type=int, help="How many of the highest steps stay (2).")
+@click.option("--best", type=int, help="How many of the best by --metric stay (0).")
 @click.option("--metric", help="The score that says what is best.")
-@click.option("--mode", default="max", show_default=True, type=click.Choice(["max", "min"]), help="Which is better.")
+@click.option("--mode", type=click.Choice(["max", "min"]), help="Which score is better (max).")
 @click.option("--every", type=int, help="Of every so many steps the first checkpoint stays.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go and why the others stay.")
 @output.json_option
 def command(run: str, *, dry_run: bool, as_json: bool, **policy: Any) -> None:
     """Delete checkpoints of RUN that no policy keeps; tagged "pinned", the newest, and damaged ones stay.
 
-    Before anything is deleted, the newest one that stays is verified, byte by byte.
+    Without a policy on the command line it is the run's own (its Keep). Before anything is deleted, the newest one
+    that stays is verified, byte by byte.
     """
-    keep = Keep(**policy)
+    given = {name: value for name, value in policy.items() if value is not None}
     place = places.find_run(run)
+    recorded = _recorded(place)
+    keep = Keep(**given) if given else _own_policy(place, recorded)
     if dry_run:
-        decision = _decide(keep, place)
+        decision = _decide(keep, place, recorded)
     else:
         with RunLock(place.directory):
-            decision = _decide(keep, place)
+            decision = _decide(keep, place, recorded)
             _delete(place, decision)
     if as_json:
         output.print_json(_as_json(decision, dry_run=dry_run))
@@ -41,8 +44,29 @@ def command(run: str, *, dry_run: bool, as_json: bool, **policy: Any) -> None:
         _print(decision, dry_run=dry_run)
 
 
-def _decide(keep: Keep, place: places.Place) -> Decision:
-    return decide(keep, Shelf(place.checkpoints).entries())
+def _recorded(place: places.Place) -> dict[str, Any]:
+    """Read what the run's newest readable checkpoint says of its policy, and of what must stay beside it."""
+    for checkpoint in reversed(find_checkpoints(place.checkpoints)):
+        try:
+            recorded = checkpoint.environment.get("run")
+        except CorruptCheckpoint:
+            continue
+        return recorded if isinstance(recorded, dict) else {}
+    return {}
+
+
+def _own_policy(place: places.Place, recorded: dict[str, Any]) -> Keep:
+    if not isinstance(recorded.get("keep"), dict):
+        raise SamestepError(
+            "The checkpoints do not say by which policy they are kept.",
+            path=place.directory,
+            hint="Name one: --last 2, and --best 1 --metric NAME where scores count.",
+        )
+    return Keep(**recorded["keep"])
+
+
+def _decide(keep: Keep, place: places.Place, recorded: dict[str, Any]) -> Decision:
+    return decide(keep, Shelf(place.checkpoints).entries(), protect=recorded.get("protect", ()))
 
 
 def _delete(place: places.Place, decision: Decision) -> None:

@@ -2,7 +2,7 @@
 
 Reads the script's text, never runs any of it. A name is *carried* if a body reads it before it writes it, and writes
 it later (`best = max(best, score)`, `hidden = cell(x, hidden)`); or if it grows (`total += loss`, `buffer.append(x)`)
-and the loop reads it too; or if it counts batches (`enumerate(loader)`) and decides whether to step.
+and the loop reads it too; or if it counts batches (`enumerate(loader)`, `islice(loader, 10)`) and a step hangs on it.
 """
 
 import ast
@@ -82,7 +82,7 @@ def find_carried(frame: FrameType) -> list[Carried]:
     found: dict[tuple[str, str], Carried] = {}
     each: FrameType | None = frame
     for _ in range(_FRAMES):
-        if each is None or _is_installed(each.f_code.co_filename):
+        if each is None or is_installed(each.f_code.co_filename):
             break
         try:
             for carried in _in_frame(each):
@@ -93,7 +93,7 @@ def find_carried(frame: FrameType) -> list[Carried]:
     return list(found.values())
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Tell whether code belongs to Python or to an installed package: its loops are not the user's."""
     return not file.startswith("<") and str(Path(file).resolve()).startswith(_INSTALLED)
 
@@ -106,6 +106,8 @@ def _in_frame(frame: FrameType) -> Iterator[Carried]:
     loops = _loops_around(ast.parse(text), frame.f_lineno)
     reads = {name for loop in loops[:1] for name, kind, _ in _body_events(loop) if kind == "read"}
     for loop in loops:
+        if isinstance(loop, ast.For) and "islice" in map(_called, _calls(loop.iter)):
+            yield Carried("islice(…)", file, loop.lineno)
         for name, line in (_carried_by(loop, reads) | _counters(loop)).items():
             if isinstance(frame.f_locals.get(name, _ABSENT), _PLAIN):
                 yield Carried(name, file, line)
@@ -141,13 +143,17 @@ def _counters(loop: _Loop) -> dict[str, int]:
     """Give the counter of `enumerate(…)` if a step, a break or the like hangs on it: a resume counts from 0 again."""
     if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
         return {}
-    calls = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Call) and _called(node) == "enumerate"]
+    calls = [call for call in _calls(loop.iter) if _called(call) == "enumerate"]
     counter = loop.target.elts[0]
     if not isinstance(counter, ast.Name) or not any(len(call.args) + len(call.keywords) == 1 for call in calls):
         return {}
     branches = [node for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.If)]
     decides = [each for each in branches if _names(each.test, counter.id) and any(map(_updates, ast.walk(each)))]
     return {counter.id: counter.lineno} if decides else {}
+
+
+def _calls(node: ast.AST) -> list[ast.Call]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
 def _names(node: ast.AST, name: str) -> bool:

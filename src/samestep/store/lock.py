@@ -27,13 +27,14 @@ _held: dict[tuple[int, int], str] = {}
 A POSIX record lock belongs to the process, so a second open of the same file in the same process would be granted
 it, and closing that second file would drop the lock of the first. Hence the process has to remember for itself.
 """
-_guard = threading.Lock()
+_guard = threading.RLock()
+"""Re-entrant: a garbage collection inside it may finalize another run, which releases its own lock."""
 
 
 def _forget_after_fork() -> None:
     """Start afresh: a forked child owns no lock, and its guard may be held by a thread that it lacks."""
     global _guard  # noqa: PLW0603 — a lock that a vanished thread holds can only be replaced
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     _held.clear()
 
 
@@ -90,14 +91,17 @@ class RunLock:
 
     def release(self) -> None:
         """Give the lock back; does nothing when this process does not hold it."""
-        if not self.is_held or self._descriptor is None or self._owner is None:
+        if not self.is_held:
+            return
+        # Taken out first: whoever comes here a second time, also from a finalizer in between, finds nothing to do.
+        (descriptor, self._descriptor), (owner, self._owner) = (self._descriptor, None), (self._owner, None)
+        if descriptor is None or owner is None:
             return
         with _guard:
             # The owner's file goes first: afterwards it may already be the next owner's.
             _remove_owner(self.directory / OWNER_FILE)
-            _held.pop(self._owner[1], None)
-            os.close(self._descriptor)
-        self._descriptor = self._owner = None
+            _held.pop(owner[1], None)
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         self.acquire()

@@ -100,7 +100,12 @@ class Store:
         return environment()
 
     def write(
-        self, snapshot: Snapshot, *, environment: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+        self,
+        snapshot: Snapshot,
+        *,
+        environment: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        protect: Collection[str] = (),
     ) -> Checkpoint:
         """Write a snapshot that was taken before, then apply the policy.
 
@@ -108,6 +113,7 @@ class Store:
             snapshot: The snapshot; nothing may change its tensors meanwhile.
             environment: Versions, machine and settings, as plain JSON (default: nothing).
             tags: Marks given by the user.
+            protect: Names of checkpoints that stay whatever the policy says.
 
         Returns:
             The checkpoint, complete and durable.
@@ -124,7 +130,7 @@ class Store:
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
         self._is_tidy = True
         self._require_written(checkpoint)
-        self._shelf.retain(self.keep, protect=[checkpoint.name])
+        self._shelf.retain(self.keep, protect=[checkpoint.name, *protect])
         return checkpoint
 
     def _require_written(self, checkpoint: Checkpoint) -> None:
@@ -324,6 +330,10 @@ class Store:
         )
         log.warning(message)
         warnings.warn(message, stacklevel=2)
+
+    def set_aside_names(self) -> list[str]:
+        """Name the checkpoints that were found damaged, or given up, and moved into `quarantine`."""
+        return sorted(path.name for path in (self.directory / folder.QUARANTINE).glob("step-*"))
 
     def set_aside_after(self, step: int) -> list[Path]:
         """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.

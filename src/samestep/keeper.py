@@ -1,0 +1,222 @@
+"""Owns when snapshots of a run are taken, saved and restored. Knows no loop statement and no file format."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from samestep.attempt import Attempt
+from samestep.errors import StateMismatch
+from samestep.losses import LossWatch
+from samestep.messages import warn_user
+from samestep.progress import Progress, Scoring
+from samestep.schedule import Schedule
+from samestep.signals import StopSignals
+from samestep.state.snapshot import Item, Snapshot
+from samestep.store.reading import Checkpoint
+from samestep.tracked import MarkedSnapshot, Tracked
+
+_log = logging.getLogger("samestep")
+
+
+@dataclass(slots=True)
+class Loop:
+    """A loop of the script.
+
+    Args:
+        kind: "epochs", "steps", or "boundary" for one that marks its boundaries by hand.
+        bound: How many epochs or steps it goes to.
+        number: Which loop of the script it is, from 1.
+        is_over: Whether an earlier process has come to its end already.
+    """
+
+    kind: str
+    bound: int
+    number: int
+    is_over: bool = False
+
+
+_MANY = 8
+"""Updates after which a loop that never calls run.step has forgotten it, and does not just accumulate."""
+
+
+class Keeper:
+    """Takes the snapshots of a run where the loop allows it, and gives them back.
+
+    Args:
+        attempt: This process's work on the run directory.
+        tracked: The tracked objects.
+        progress: Where the training is.
+        schedule: How often a checkpoint is due.
+        scoring: Which scores make one due.
+    """
+
+    def __init__(
+        self, attempt: Attempt, tracked: Tracked, progress: Progress, schedule: Schedule, scoring: Scoring
+    ) -> None:
+        self._attempt, self._tracked, self._progress = attempt, tracked, progress
+        self._schedule, self.scoring = schedule, scoring
+        self.signals = StopSignals(self._on_signal)
+        self.losses: LossWatch | None = None
+        self._found: tuple[Checkpoint, Snapshot] | None = None
+        self._sought = self._asked = self._busy = False
+        self._marked: MarkedSnapshot | None = None
+        self._again: Mapping[str, Item] | None = None
+        self._name: str | None = None
+        self._at_boundary: tuple[int, int] | None = None
+        self.unsaved = self._warned = False
+
+    # --- restoring --------------------------------------------------------------------------------------
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the state is restored, or a new training has begun."""
+        return self.losses is not None
+
+    def start(self, loop: Loop, resume: str, allow_missing: Collection[str]) -> None:
+        """Restore the newest checkpoint; if it belongs to a later loop of the script, what this one ended with."""
+        self._busy = True
+        self._tracked.require_unread()
+        if not self._sought:
+            self._found, self._sought = self._attempt.find(resume), True
+        if self._found is None:
+            self._attempt.begin(None, 0, self._tracked.seed)
+        elif self._belongs_later(loop, self._found[1], allow_missing):
+            self._busy = False
+            return
+        else:
+            self._restore(self._found[1], allow_missing)
+            self._attempt.begin(self._found[0], self._progress.metrics_bytes, self._tracked.seed)
+            self._name = self._found[0].name
+        self._found, self.losses = None, self._tracked.begin()
+        self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
+        self._busy = False
+
+    def _belongs_later(self, loop: Loop, snapshot: Snapshot, allow_missing: Collection[str]) -> bool:
+        saved = self._tracked.saved_progress(snapshot.items)
+        kind, bound, name = saved.loop_ends.get(loop.number, ("", 0, ""))
+        if saved.loop <= loop.number or (kind, bound) != (loop.kind, loop.bound):
+            return False
+        loop.is_over = True
+        end = self._attempt.find_end(name)
+        if end is not None:
+            self._restore(end, allow_missing)
+        return True
+
+    def _restore(self, snapshot: Snapshot, allow_missing: Collection[str]) -> None:
+        saved = self._tracked.saved_progress(snapshot.items)
+        self._tracked.restore(snapshot.items, allow_missing, inside=saved.inside)
+        self.scoring.restored(snapshot.metrics, self.updates())
+        if saved.inside:
+            self._again = snapshot.items
+        elif saved.kind == "epochs":
+            self._tracked.expect_new_epoch()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether an epoch was resumed inside and its first batch has not been asked for."""
+        return self._again is not None
+
+    def restore_again(self, leader: str | None) -> None:
+        """Overwrite what the statements at the top of a resumed epoch have changed by running again."""
+        if self._again is not None:
+            self._tracked.reapply(self._again, leader)
+            self._again = None
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask for a checkpoint at the next boundary."""
+        self._asked = True
+
+    def boundary(self, *, ends_epoch: bool = False) -> None:
+        """Take the checkpoint that is due: the whole body before this place is done."""
+        self._busy, self._marked, self.unsaved = True, None, True
+        self._at_boundary = self._place()
+        self.scoring.refuse_update(self.updates())
+        if self._tracked.updates >= _MANY and not self._progress.completed_steps and not self._warned:
+            self._warned = True
+            warn_user("The optimizers have stepped, but run.step() was never called: it counts the completed updates.")
+        due = self._asked or self.scoring.due or self.signals.received is not None
+        if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
+            self.save()
+        if ends_epoch and self.signals.installed:
+            self._marked = MarkedSnapshot(self.snapshot(), saved=not self.unsaved)
+        self._busy = False
+        self._leave_by_signal()
+
+    def is_at_boundary(self) -> bool:
+        """Tell whether no update has been completed since the last boundary."""
+        return self._at_boundary == self._place()
+
+    def save(self) -> None:
+        """Write a checkpoint of the present state."""
+        if self.losses is not None:
+            self.losses.warn()
+        self._asked = False
+        self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
+        name = self._attempt.write(self.snapshot(), protect=self._protected())
+        if name is not None:
+            self._name, self.unsaved, self.scoring.due = name, False, False
+
+    def snapshot(self) -> Snapshot:
+        """Capture the present state: plain trees, and live references to the tensors."""
+        self._progress.metrics_bytes = self._attempt.log_position()
+        progress, scores = self._progress, self.scoring.belonging(self.updates())
+        epoch = progress.epoch if progress.epoch or progress.inside else None
+        return Snapshot(progress.completed_steps, epoch, self._tracked.items(), scores)
+
+    def updates(self) -> int:
+        """Count the updates of the weights: what the tracked optimizers did, or what the loop says."""
+        return self._tracked.updates or self._progress.completed_steps
+
+    def _protected(self) -> list[str]:
+        """Name the checkpoints with which earlier loops ended: a resume stands there between two loops."""
+        return [name for _, _, name in self._progress.loop_ends.values()]
+
+    def _place(self) -> tuple[int, int]:
+        return self._progress.completed_steps, self.updates()
+
+    # --- ending -----------------------------------------------------------------------------------------
+
+    def finish(self, loop: Loop) -> None:
+        """Save what a loop has come to at its end, if it is not saved yet; a later loop keeps that checkpoint."""
+        if loop.is_over:
+            return
+        if self.unsaved:
+            self.save()
+        if self.unsaved and self._attempt.failure is not None:
+            self._attempt.end("not saved", self._progress.completed_steps)
+            raise self._attempt.failure
+        if self._name is not None:
+            self._progress.loop_ends[loop.number] = (loop.kind, loop.bound, self._name)
+        self._attempt.end("finished", self._progress.completed_steps)
+        _log.info("finished at step %d", self._progress.completed_steps)
+        self._leave_by_signal()
+
+    def leave(self, *, early: bool) -> None:
+        """Give the signals back; a loop that was left early is recorded as such."""
+        self._marked = None
+        if early and self.signals.received is None:
+            self._attempt.end("left the loop", self._progress.completed_steps)
+        self.signals.remove()
+
+    def _on_signal(self) -> None:
+        """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""
+        _log.info("%s: the state is saved at the next boundary, then the process ends", self.signals.received)
+        if self._busy or self._marked is None:
+            return
+        self._busy = True
+        try:
+            snapshot = self._marked.snapshot(self._tracked.items())
+        except StateMismatch as error:
+            _log.warning("the signal has to wait for the next boundary. %s", error)
+            self._busy = False
+            return
+        if not self._marked.saved:
+            self._attempt.write(snapshot, protect=self._protected())
+        self._leave_by_signal()
+
+    def _leave_by_signal(self) -> None:
+        if self.signals.received is not None:
+            self._attempt.end(f"signal {self.signals.received.value}", self._progress.completed_steps)
+            self.signals.leave()

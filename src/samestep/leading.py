@@ -1,0 +1,53 @@
+"""Owns which tracked loader leads an epoch: its batches are the boundaries of the loop. Never reads a batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Leading:
+    """Knows the loader whose requests are boundaries: where it is asked, the whole body before is done.
+
+    It shows at the first `run.step` of an epoch: of the loaders that are being read, the one whose last request is the
+    oldest is asked at the top of the body: the outer one of two nested loops, the first one of a `zip`. A validation
+    loader that has been read to its end before is none of them. A second pass over the leader makes no boundaries: a
+    resume would take it for the first.
+
+    Args:
+        loaders: The tracked loaders by name.
+    """
+
+    def __init__(self, loaders: Mapping[str, Any]) -> None:
+        self._loaders = loaders
+        self._asked: list[str] = []
+        self._epoch: int | None = None
+        self.name: str | None = None
+
+    def begin_epoch(self, name: str | None = None) -> None:
+        """Forget the last epoch; when it is resumed inside, its leader is known."""
+        self._asked.clear()
+        self.name = name if name in self._loaders else None
+        self._epoch = None if self.name is None else self._loaders[self.name].epoch
+
+    def asks(self, name: str) -> bool:
+        """Note that a loader is asked for a batch; tell whether this is a boundary."""
+        if self.name is None:
+            self._asked = [*(each for each in self._asked if each != name), name]
+            return False
+        return name == self.name and self._loaders[name].epoch == self._epoch
+
+    def step(self) -> None:
+        """Note that an update is completed: the first one of an epoch shows who leads it."""
+        if self.name is not None:
+            return
+        reading = [name for name in self._asked if self._loaders[name].is_open]
+        if reading:
+            self.name, self._epoch = reading[0], self._loaders[reading[0]].epoch
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the leader has handed out the last batch of its epoch, as far as its length says."""
+        loader = self._loaders.get(self.name or "")
+        try:
+            return loader is not None and loader.position >= len(loader)
+        except TypeError:  # a sampler without a length
+            return False

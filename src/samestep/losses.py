@@ -1,0 +1,67 @@
+"""Owns the warnings of what a resume would lose: untracked objects, carried variables, attributes. Saves nothing."""
+
+import inspect
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from samestep.messages import user_frame, warn_user
+from samestep.state.attributes import AttributeWatch
+from samestep.state.audit import find_untracked
+from samestep.state.carried import find_carried, is_installed
+
+_UNTRACKED = "These decide the next step but are not tracked, so a resume loses them"
+_CARRIED = (
+    "The loop carries these local variables from one body to the next, and a resume begins them anew; if they decide"
+    " anything, keep them in run.state, or give enumerate start=loader.position"
+)
+_CHANGED = (
+    "These attributes have changed and are in no state_dict, so a resume begins them anew; make them buffers, or save"
+    " them by get_extra_state"
+)
+_WRAPPED = (
+    "The loader is read through this generator; the batches that it reads ahead are lost at a resume, unless it"
+    " reads one only when it is asked for one"
+)
+
+
+class LossWatch:
+    """Looks, at each save, for what decides the next step and is in no checkpoint; names everything once.
+
+    Args:
+        objects: The tracked objects by name.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._objects = objects
+        modules = {name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)}
+        self._attributes = AttributeWatch(modules)
+        self._named: set[str] = set()
+        self.stepping: CodeType | None = None
+
+    def warn(self) -> None:
+        """Look from the user's frame that asked for the next batch, step or epoch, and warn of what is new."""
+        frame = user_frame()
+        if frame is not None:
+            untracked = find_untracked(frame, self._objects)
+            self._warn_of(_UNTRACKED, [f"{each.name} ({each.kind}), {each.file}:{each.line}" for each in untracked])
+            carried = find_carried(frame)
+            self._warn_of(_CARRIED, [f"{each.name}, {each.file}:{each.line}" for each in carried])
+            self._warn_of(_WRAPPED, self._wrapper(frame))
+        self._warn_of(_CHANGED, self._attributes.changed())
+
+    def _wrapper(self, frame: FrameType) -> list[str]:
+        code = frame.f_code
+        is_generator = bool(code.co_flags & inspect.CO_GENERATOR)
+        if not is_generator or code is self.stepping or is_installed(code.co_filename):
+            return []
+        return [f"{code.co_qualname}, {code.co_filename}:{code.co_firstlineno}"]
+
+    def _warn_of(self, what: str, found: list[str]) -> None:
+        # The value of an attribute goes on changing; what stands before the colon is its name.
+        new = {name: each for each in found if (name := each.partition(": ")[0]) not in self._named}
+        self._named.update(new)
+        if new:
+            warn_user(what + ":" + "".join(f"\n  {each}" for each in new.values()))

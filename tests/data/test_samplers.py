@@ -120,6 +120,30 @@ def test_a_sampler_resumes_with_workers(name):
         assert equal(read(resumed, EPOCHS - 1), reference[handed:])
 
 
+@pytest.mark.parametrize("randomness", ["sample", "torch"])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_sampler_with_state_ends_its_epoch_once_though_workers_ask_often(batch_size, persistent, randomness):
+    """Resumed behind an epoch's last batch, a sampler with state gives nothing, and then a full epoch."""
+
+    def build_stateful():
+        options = {"num_workers": 2, "persistent_workers": persistent, "randomness": randomness}
+        return DataLoader(range(13), batch_size=batch_size, sampler=Stateful(), **options)
+
+    loader = build_stateful()
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    state = loader.state_dict()
+    next(batches, None)
+    reference = read(loader, 2)
+    for _ in range(3):
+        resumed = build_stateful()
+        resumed.load_state_dict(state)
+        assert list(resumed) == []
+        assert equal(read(resumed, 2), reference)
+
+
 def test_a_sampler_takes_nothing_from_the_global_generators():
     """A sampler that draws globally draws from a stream of its own."""
     seed_all(4)

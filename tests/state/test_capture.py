@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from samestep.errors import CorruptCheckpoint, NotTracked, StateMismatch
-from samestep.state.capture import capture, reapply_small, restore
+from samestep.state.capture import capture, restore
 from samestep.state.kinds import kind_of
 from samestep.state.random import RandomState
 from samestep.state.snapshot import Item
@@ -190,37 +190,6 @@ def test_the_loss_scale_goes_on(stored):
     restore({"scaler": fresh}, stored(capture({"scaler": scaler})))
     assert fresh.get_scale() == scaler.get_scale() == 128
     assert fresh.state_dict() == scaler.state_dict()
-
-
-def test_small_state_is_applied_again_and_the_rest_left_alone():
-    """Values, tensors and random state are set again; weights, moments, training flags and loaders are not."""
-    net = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    net(torch.ones(1)).backward()
-    optimizer.step()
-    live = {
-        "model": net,
-        "optimizer": optimizer,
-        "count": Counter(1),
-        "total": torch.zeros(1),
-        "loader": Loader(1),
-        "random": RandomState(),
-    }
-    items = capture(live)
-    expected = torch.rand(1)
-    net.eval()
-    with torch.no_grad():
-        net.weight.fill_(7)
-    optimizer.state[net.weight]["momentum_buffer"] = torch.full((1, 1), 5.0)
-    optimizer.param_groups[0]["lr"] = 3
-    live["count"].value, live["loader"].value = 2, 2
-    live["total"].copy_(torch.ones(1))
-    reapply_small(live, {**items, "total": Item("tensor", items["total"].tree, {"value": torch.zeros(1)})})
-    assert (net.weight.item(), net.training) == (7, False)
-    assert optimizer.state[net.weight]["momentum_buffer"].item() == 5
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    assert (live["count"].value, live["loader"].value, live["total"].item()) == (1, 2, 0)
-    assert torch.equal(torch.rand(1), expected)
 
 
 @pytest.mark.parametrize(

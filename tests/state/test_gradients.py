@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from samestep.errors import StateMismatch
-from samestep.state.capture import capture, reapply_small, restore
+from samestep.state.capture import capture, reapply, restore
 from samestep.state.gradients import GradientWatch
 
 X = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
@@ -116,10 +116,10 @@ def test_gradients_are_applied_again_after_a_zero_grad(bits):
     restore(objects, items)
     expected = bits(net.weight.grad)
     optimizer.zero_grad()
-    reapply_small(objects, items)
+    reapply(objects, items)
     assert bits(net.weight.grad) == expected
     backward(net, 1)
-    reapply_small(objects, items)
+    reapply(objects, items)
     assert bits(net.weight.grad) == expected
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from samestep.errors import NotTracked, StateMismatch, UnsupportedValue
-from samestep.state.capture import capture, reapply_small, restore
+from samestep.state.capture import capture, reapply, restore
 
 OPTIMIZERS = {
     "ASGD": lambda p: torch.optim.ASGD(p, lr=0.01),
@@ -232,7 +232,7 @@ def test_an_optimizer_with_its_own_state_dict_is_respected(bits, stored):
     assert other.rounds == 7
     assert bits(other.state_dict()) == bits(optimizer.state_dict())
     other.param_groups[0]["lr"] = 5
-    reapply_small({"model": fresh, "optimizer": other}, items)
+    reapply({"model": fresh, "optimizer": other}, items)
     assert other.param_groups[0]["lr"] == 0.1
     with pytest.raises(StateMismatch, match="does not fit"):
         restore({"model": fresh, "optimizer": Lookahead(list(fresh.parameters())[::-1], lr=0.1)}, items)

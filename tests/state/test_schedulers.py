@@ -6,7 +6,7 @@ from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import SWALR
 
 from samestep.errors import StateMismatch, UnsupportedValue
-from samestep.state.capture import capture, reapply_small, restore
+from samestep.state.capture import capture, reapply, restore
 
 
 class Warmup:
@@ -113,7 +113,7 @@ def test_a_step_at_the_top_of_the_epoch_is_undone_on_a_resume(stored):
     fresh = build("StepLR")
     restore(fresh, items)
     run(fresh, range(2))
-    reapply_small(fresh, items)
+    reapply(fresh, items)
     assert run(fresh, range(3, 6)) == expected
 
 

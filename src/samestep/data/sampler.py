@@ -220,6 +220,7 @@ class SamplerCourse:
     def __next__(self) -> Draw:
         self.skip()
         if self._over:
+            self._over = False  # workers ask several times at the end, and a sampler must be ended only once
             self._exhaust()
         return self._draw()
 

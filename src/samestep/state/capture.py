@@ -69,6 +69,7 @@ def restore(
     items: Mapping[str, Item],
     *,
     allow_missing: Collection[str] = (),
+    defer_added_groups: bool = False,
 ) -> None:
     """Restore tracked objects, all or nothing: everything is checked before anything is changed.
 
@@ -76,44 +77,39 @@ def restore(
         objects: The live objects by name.
         items: The saved state by name.
         allow_missing: Names that may be in only one of the two.
+        defer_added_groups: Whether optimizers wait for `reapply` to get the groups that were added while training
+            and the states of their parameters: a statement at the top of an epoch may add them once more.
 
     Raises:
         StateMismatch: Saved and live state do not belong together, or an object refuses its state.
         CorruptCheckpoint: An item is not one that `capture` gave.
     """
     _require_same_names(objects, items, allow_missing)
-    names = ParameterNames(objects)
-    restorations = _prepared(objects, items, names, allow_missing)
-    undo = _rehearse(restorations)
-    try:
-        for restoration in restorations:
-            restoration.apply()
-    except Exception as error:
-        _put_back(undo)
-        raise refused(restoration.name, error) from error
+    _all_or_nothing(_prepared(objects, items, allow_missing, defer_added_groups=defer_added_groups))
 
 
-def reapply_small(
+def reapply(
     objects: Mapping[str, object],
     items: Mapping[str, Item],
     *,
+    except_for: Collection[str] = (),
     allow_missing: Collection[str] = (),
 ) -> None:
-    """Restore again what the user's statements at the top of an epoch may have changed since `restore`.
+    """Restore everything again, after the user's statements at the top of an epoch have run a second time.
 
-    On a resume in the middle of an epoch they run a second time: `scheduler.step()`, `optimizer.zero_grad()`,
-    `total.zero_()`, a draw. Restored again are hyperparameters, gradients, schedulers, scalers, tensors that are
-    tracked by themselves, values, other objects and random state; not modules, what an optimizer keeps for its
-    parameters, or loaders, whose iterators are already at work.
+    On a resume in the middle of an epoch they do: `scheduler.step()`, `optimizer.zero_grad()`, a decay of the
+    weights, an update of an average, a draw. What they did, and what came since, is in the items.
 
     Args:
         objects: The live objects by name.
         items: The saved state by name.
+        except_for: Names of objects that are left as they are: loaders whose iterators are already at work.
         allow_missing: What was given to `restore`.
+
+    Raises:
+        StateMismatch: A statement has made an object another one than was saved; nothing has been changed.
     """
-    names = ParameterNames(objects)
-    for restoration in _prepared(objects, items, names, allow_missing):
-        restoration.apply_small()
+    _all_or_nothing(_prepared(objects, items, allow_missing, except_for=except_for))
 
 
 def _captured(name: str, tracked: Any, names: ParameterNames) -> Item:
@@ -130,9 +126,21 @@ def _captured(name: str, tracked: Any, names: ParameterNames) -> Item:
     return own[kind](name, tracked) if kind in own else capture_stateful(name, kind, tracked)
 
 
-def _checked(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
+def _all_or_nothing(restorations: list[Restoration]) -> None:
+    undo = _rehearse(restorations)
+    for restoration in restorations:
+        try:
+            restoration.apply()
+        except Exception as error:
+            _put_back(undo)
+            raise refused(restoration.name, error) from error
+
+
+def _checked(name: str, tracked: Any, item: Item, names: ParameterNames, *, defer_added_groups: bool) -> Restoration:
     try:
-        return _restoration(name, tracked, item, names)
+        if item.kind == "optimizer":
+            return OptimizerRestoration(name, tracked, item, names, defer_added_groups=defer_added_groups)
+        return _restoration(name, tracked, item)
     except SamestepError:
         raise
     except Exception as error:  # a hostile tree may hold anything anywhere
@@ -141,9 +149,7 @@ def _checked(name: str, tracked: Any, item: Item, names: ParameterNames) -> Rest
         ) from error
 
 
-def _restoration(name: str, tracked: Any, item: Item, names: ParameterNames) -> Restoration:
-    if item.kind == "optimizer":
-        return OptimizerRestoration(name, tracked, item, names)
+def _restoration(name: str, tracked: Any, item: Item) -> Restoration:
     kinds: dict[str, Callable[[str, Any, Item], Restoration]] = {
         "module": ModuleRestoration,
         "scheduler": SchedulerRestoration,
@@ -156,16 +162,19 @@ def _restoration(name: str, tracked: Any, item: Item, names: ParameterNames) -> 
 def _prepared(
     objects: Mapping[str, object],
     items: Mapping[str, Item],
-    names: ParameterNames,
     allow_missing: Collection[str],
+    *,
+    except_for: Collection[str] = (),
+    defer_added_groups: bool = False,
 ) -> list[Restoration]:
     """Check every item against its live object, in the order of restoring."""
+    names = ParameterNames(objects)
     by_kind: dict[str, list[Restoration]] = {kind: [] for kind in ORDER}
     for name, tracked in objects.items():
-        if name in items:
+        if name in items and name not in except_for:
             kind = kind_of(tracked, name)
             _require_same_kind(name, kind, items[name])
-            by_kind[kind].append(_checked(name, tracked, items[name], names))
+            by_kind[kind].append(_checked(name, tracked, items[name], names, defer_added_groups=defer_added_groups))
     if GRADIENTS not in allow_missing:
         by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS), allow_missing))
     return [each for kind in ORDER for each in by_kind[kind]]

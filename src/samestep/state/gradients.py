@@ -136,10 +136,6 @@ class GradientRestoration(Restoration):
             elif parameter.is_leaf and parameter.grad is not None:
                 parameter.grad = None
 
-    def apply_small(self) -> None:
-        """Set the gradients again: a `zero_grad()` at the top of the epoch may have cleared them."""
-        self.apply()
-
 
 def _fresh(gradient: Tensor, device: torch.device) -> Tensor:
     """Copy a gradient to a device: it may be set twice, and backward adds to it in place."""

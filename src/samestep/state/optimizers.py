@@ -53,12 +53,21 @@ class OptimizerRestoration(Restoration):
         optimizer: The live optimizer.
         item: The saved state.
         names: The names of all tracked parameters.
+        defer_added_groups: Whether groups that were added while training are left out, with their states.
 
     Raises:
         StateMismatch: The names per group differ; the difference is shown.
     """
 
-    def __init__(self, name: str, optimizer: Optimizer, item: Item, names: ParameterNames) -> None:
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        item: Item,
+        names: ParameterNames,
+        *,
+        defer_added_groups: bool = False,
+    ) -> None:
         super().__init__(name)
         self._optimizer = optimizer
         self._item = item
@@ -68,10 +77,12 @@ class OptimizerRestoration(Restoration):
         self._values: list[dict[str, Any]] = []
         self._state: dict[Any, Any] = {}
         live = [_names_in(name, optimizer, index, names) for index in range(len(optimizer.param_groups))]
-        self._added = self._groups[len(live) :]
+        self._places = _places([group["params"] for group in self._groups], live)
+        self._added = [group for group, place in zip(self._groups, self._places, strict=True) if place is None]
+        self._deferred = {each for group in self._added for each in group["params"]} if defer_added_groups else set()
         differences = [
             *self._compare_kinds(),
-            *_compare_groups([group["params"] for group in self._groups], live),
+            *_compare_groups([group["params"] for group in self._groups], self._places, live),
             *self._compare_added(live),
             *self._compare_states(),
         ]
@@ -91,19 +102,9 @@ class OptimizerRestoration(Restoration):
         if self._has_own_code:
             self._load_own()
             return
-        live = len(self._optimizer.param_groups)
-        for group, values in zip(self._groups[live:], self._values[live:], strict=True):
-            params = [self._tensors[each] for each in group["params"]]
-            self._optimizer.add_param_group({"params": params, **values})
-        self._restore_hyperparameters(self._values)
+        self._restore_groups()
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
-
-    def apply_small(self) -> None:
-        """Restore the hyperparameters of the groups again; the state of the parameters stays."""
-        decoder = Decoder(self._item.tensors)
-        groups = self._item.tree["own"].get("param_groups", []) if self._has_own_code else self._groups
-        self._restore_hyperparameters([decoder.decode(_without_params(group), self.name) for group in groups])
 
     # --- checks ----------------------------------------------------------------------------------------
 
@@ -136,15 +137,26 @@ class OptimizerRestoration(Restoration):
     def _load_own(self) -> None:
         self._optimizer.load_state_dict(Decoder(self._item.tensors).decode(self._item.tree["own"], self.name))
 
-    def _restore_hyperparameters(self, groups: Sequence[dict[str, Any]]) -> None:
-        for live, values in zip(self._optimizer.param_groups, groups, strict=False):
-            for key, value in values.items():
-                live[key] = _kept_in_place(live.get(key), value)
+    def _restore_groups(self) -> None:
+        """Restore the hyperparameters of the live groups, and put groups that were added in where they were."""
+        groups, ordered = self._optimizer.param_groups, []
+        for saved, values, place in zip(self._groups, self._values, self._places, strict=True):
+            if place is not None:
+                ordered.append(groups[place])
+                for key, value in values.items():
+                    groups[place][key] = _kept_in_place(groups[place].get(key), value)
+            elif not self._deferred:
+                params = [self._tensors[each] for each in saved["params"]]
+                self._optimizer.add_param_group({"params": params, **values})
+                ordered.append(groups[-1])
+        groups[:] = ordered
 
     def _decoded_state(self, decoder: Decoder) -> dict[Any, Any]:
         devices = self._item.tree.get("devices", {})
         state = decoder.decode(self._item.tree.get("shared", {}), self.name)
         for name, tree in self._item.tree["state"].items():
+            if name in self._deferred:
+                continue
             parameter, saved_on = self._tensors[name], devices.get(name, "cpu")
             path, place = f"{self.name}.state[{name!r}]", _beside(parameter, saved_on)
             step = tree.get("step") if parameter.device.type != saved_on else None
@@ -226,7 +238,22 @@ def _is_text_list(value: Json) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _compare_groups(saved: Sequence[Sequence[str]], live: Sequence[Sequence[str]]) -> list[str]:
+def _places(saved: Sequence[Sequence[str]], live: Sequence[Sequence[str]]) -> list[int | None]:
+    """Find each saved group among the live ones, which come in the same order; None for one that was added."""
+    places: list[int | None] = []
+    place = 0
+    for params in saved:
+        is_live = place < len(live) and live[place] == params
+        places.append(place if is_live else None)
+        place += is_live
+    return places
+
+
+def _compare_groups(
+    saved: Sequence[Sequence[str]], places: Sequence[int | None], live: Sequence[Sequence[str]]
+) -> list[str]:
+    if sum(place is not None for place in places) == len(live):
+        return []
     if len(saved) < len(live):
         return [f"the checkpoint has {len(saved)} groups and the live object {len(live)}"]
     differences = []

@@ -29,9 +29,6 @@ class Restoration:
         """Restore the object."""
         raise NotImplementedError
 
-    def apply_small(self) -> None:
-        """Restore again what the user's statements at the top of an epoch may have changed."""
-
 
 def require_no_differences(name: str, differences: Sequence[str], hint: str) -> None:
     """Raise a StateMismatch that lists all differences, if there are any."""

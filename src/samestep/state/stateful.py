@@ -72,11 +72,6 @@ class StatefulRestoration(Restoration):
         """Load the state."""
         self._load()
 
-    def apply_small(self) -> None:
-        """Load the state again, unless it is a loader's: its position is that of the iterator already at work."""
-        if self._item.kind != "loader":
-            self._load()
-
     def _load(self) -> None:
         """Load a fresh copy each time: `load_state_dict` may keep what it is given, or take it apart."""
         self._tracked.load_state_dict(decode(self._tree(), self._item.tensors))
@@ -124,10 +119,6 @@ class GeneratorRestoration(Restoration):
         """Set the state."""
         self._set(self._state)
 
-    def apply_small(self) -> None:
-        """Set the state again."""
-        self.apply()
-
     def _set(self, state: Any) -> None:
         set_generator_state(self._generator, state)
 
@@ -155,10 +146,6 @@ class TensorRestoration(Restoration):
         copy_into(self._tensor, self._saved)
         if self._tensor.is_leaf:
             self._tensor.requires_grad_(self._requires_grad)
-
-    def apply_small(self) -> None:
-        """Copy the elements in place again."""
-        self.apply()
 
 
 def rehearsed(read: Callable[[], Any], load: Callable[[], None], undo: Callable[[Any], Any]) -> Undo:

@@ -10,7 +10,8 @@ import torch
 from samestep.messages import user_frame, warn_user
 from samestep.state.attributes import AttributeWatch
 from samestep.state.audit import find_untracked
-from samestep.state.carried import find_carried, is_installed
+from samestep.state.carried import find_carried
+from samestep.state.source import is_installed
 
 _UNTRACKED = "These decide the next step but are not tracked, so a resume loses them"
 _CARRIED = (

@@ -278,7 +278,7 @@ class Run:
             raise WrongPlace(
                 "The last loop was left in the middle of its body, by break, an exception or a signal.",
                 path=f"run.{kind}",
-                hint="Make the Run and its objects anew; it goes on from the newest checkpoint. To end early: run.stop().",
+                hint="Make the Run and its objects anew: it goes on from the newest checkpoint. Or use run.stop().",
             )
         self._loops_begun += 1
         self._loop = loop = Loop(kind, bound, self._loops_begun)

@@ -1,12 +1,15 @@
 """What prune deletes and export writes."""
 
+import os
 import subprocess
 import sys
 
 import torch
 from safetensors.torch import load_file
 
+from samestep.run import Run
 from samestep.store.lock import RunLock
+from samestep.store.retention import Keep
 from samestep.store.store import Store
 
 
@@ -66,7 +69,7 @@ def test_prune_keeps_the_only_sound_one(digits, samestep_json):
 
 def test_prune_gives_the_lock_back(digits, samestep_json):
     """After prune the run can be worked on."""
-    samestep_json("prune", digits)
+    samestep_json("prune", digits, "--last", 2)
     with RunLock(digits) as lock:
         assert lock.is_held
 
@@ -144,3 +147,46 @@ def test_exported_weights_load_into_the_model(tmp_path, samestep_json):
         fresh = Tied()
         fresh.load_state_dict(state)
         assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_prune_without_options_follows_the_runs_own_policy(tmp_path, samestep_json):
+    """Plain prune keeps what the run's Keep keeps, the best by its score too; a run without one is refused."""
+    run = Run(tmp_path / "run", save_every=1, keep=Keep(last=1, best=1, metric="acc"))
+    run.track(model=torch.nn.Linear(1, 1))
+    for step in run.steps(5):
+        run.step()
+        run.score(acc=[0.1, 0.9, 0.3, 0.2, 0.1][step])
+    run.close()
+    status, done = samestep_json("prune", tmp_path / "run")
+    assert status == 0
+    assert done["deleted"] == []
+    assert [each["name"] for each in done["kept"]] == ["step-000000002", "step-000000005"]
+    Store(tmp_path / "plain").save({"model": torch.nn.Linear(1, 1)}, step=1)
+    status, found = samestep_json("prune", tmp_path / "plain")
+    assert status == 2
+    assert "do not say" in found["error"]["message"]
+
+
+def test_an_export_that_cannot_be_written_is_one_message(digits, samestep_json, monkeypatch):
+    """What the disk refuses while a file is exported is one message of status 2, not a defect."""
+
+    def refuse(*_):
+        raise RuntimeError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", refuse)
+    status, found = samestep_json("export", digits, "--out", digits / "out.safetensors")
+    assert status == 2
+    assert found["error"]["message"] == "The file cannot be written."
+
+
+def test_ls_says_what_the_last_process_did(tmp_path, samestep, samestep_json):
+    """Ls names the last attempt: process, where it began, and whether it finished, was killed or is running."""
+    run = Run(tmp_path / "run", save_every=1)
+    run.track(model=torch.nn.Linear(1, 1))
+    for _ in run.steps(2):
+        run.step()
+    run.close()
+    _, out, _ = samestep("ls", tmp_path / "run")
+    assert f"process {os.getpid()}" in out
+    assert "finished at step 2" in out
+    assert samestep_json("ls", tmp_path / "run")[1]["attempts"][0]["how"] == "finished"

@@ -1,5 +1,6 @@
 """Claims about the environment: it is plain JSON, and what changed since is graded."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -88,3 +89,20 @@ def test_the_code_is_recorded(tmp_path):
     assert dirty["commit"] == clean["commit"]
     assert dirty["changes"] is not None
     assert dirty["script"] != clean["script"]
+
+
+def test_another_helper_module_is_named(tmp_path, monkeypatch):
+    """A module of the user's whose file has changed is named; one that only one of the two has loaded is not."""
+    helper = tmp_path / "own_helper_module.py"
+    helper.write_text("SIZE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_helper_module")
+    before = environment()
+    assert "own_helper_module" in before["modules"]
+    assert not any(name.partition(".")[0] in {"torch", "numpy", "json", "samestep"} for name in before["modules"])
+    helper.write_text("SIZE = 2\n")
+    assert [(each.name, each.grade) for each in drift(before, environment())] == [
+        ("modules.own_helper_module", "may change bits")
+    ]
+    monkeypatch.delitem(sys.modules, "own_helper_module")
+    assert drift(before, environment()) == []

@@ -9,15 +9,15 @@ import ast
 import inspect
 import linecache
 import logging
-import sysconfig
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import numpy as np
 from torch import Tensor
+
+from samestep.state.source import is_installed
 
 _log = logging.getLogger("samestep")
 
@@ -44,7 +44,6 @@ _GROWING = {"append", "appendleft", "extend", "add", "update", "insert", "setdef
 _UPDATING = {"step", "zero_grad", "backward", "update", "update_parameters", "save", "score", "add_param_group"}
 _FRAMES = 8
 
-_INSTALLED = tuple(str(Path(sysconfig.get_path(each)).resolve()) for each in ("stdlib", "purelib", "platlib"))
 
 _Loop = ast.For | ast.While | ast.AsyncFor
 _Event = tuple[str, str, int]
@@ -91,11 +90,6 @@ def find_carried(frame: FrameType) -> list[Carried]:
             _log.debug("The search for carried variables gave up.", exc_info=True)
         each = each.f_back
     return list(found.values())
-
-
-def is_installed(file: str) -> bool:
-    """Tell whether code belongs to Python or to an installed package: its loops are not the user's."""
-    return not file.startswith("<") and str(Path(file).resolve()).startswith(_INSTALLED)
 
 
 def _in_frame(frame: FrameType) -> Iterator[Carried]:

@@ -11,7 +11,7 @@ import torch
 
 from samestep import __version__
 from samestep.state.snapshot import Json
-from samestep.state.source import source
+from samestep.state.source import modules, source
 
 Grade = Literal["harmless", "may change bits", "will change bits"]
 
@@ -37,8 +37,8 @@ def environment() -> dict[str, Json]:
     """Record versions, hardware, settings and code, as plain JSON.
 
     Returns:
-        Parts "versions", "machine", "devices", "settings" and "code", each a dict. Git is asked for two seconds at
-        most; without it, or outside a repository, "code" holds the digest of the main script alone.
+        Parts "versions", "machine", "devices", "settings", "code" and "modules" (the user's own, by name), each a
+        dict. Git is asked for two seconds at most; without it "code" holds the digest of the main script alone.
 
     Example:
         >>> environment()["versions"]["torch"] == str(torch.__version__)
@@ -50,6 +50,7 @@ def environment() -> dict[str, Json]:
         "devices": _devices(),
         "settings": _settings(),
         "code": source(),
+        "modules": modules(),
     }
 
 
@@ -70,7 +71,9 @@ def drift(saved: Mapping[str, Json], now: Mapping[str, Json]) -> list[Drift]:
         [('settings.threads', 'may change bits')]
     """
     there, here = _flat(saved), _flat(now)
-    names = [name for name in {**there, **here} if name not in _NOT_COMPARED and there.get(name) != here.get(name)]
+    names = [
+        name for name in {**there, **here} if _is_compared(name, there, here) and there.get(name) != here.get(name)
+    ]
     found = [Drift(name, there.get(name), here.get(name), _grade(name)) for name in names]
     return sorted(found, key=lambda each: _GRAVITY[each.grade], reverse=True)
 
@@ -105,6 +108,13 @@ _GRADES: dict[str, Grade] = {
     "code.changes": "may change bits",
     "code.script": "may change bits",
 }
+
+
+def _is_compared(name: str, there: Mapping[str, Json], here: Mapping[str, Json]) -> bool:
+    """Leave out the host's name, and modules that only one of the two has: they may be loaded later."""
+    if name.startswith("modules."):
+        return name in there and name in here
+    return name not in _NOT_COMPARED
 
 
 def _grade(name: str) -> Grade:

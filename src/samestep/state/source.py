@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import xxhash
 from samestep.state.snapshot import Json
 
 _GIT_SECONDS = 2.0
+
+_INSTALLED = tuple(str(Path(sysconfig.get_path(each)).resolve()) for each in ("stdlib", "purelib", "platlib"))
 
 
 def source() -> dict[str, Json]:
@@ -31,6 +34,31 @@ def source() -> dict[str, Json]:
         "commit": _git(folder, "rev-parse", "HEAD"),
         "changes": _changes(folder),
     }
+
+
+def modules() -> dict[str, str]:
+    """Digest the files of all modules of the user's that are loaded: neither Python's, nor installed, nor ours.
+
+    Returns:
+        Digests by the modules' names; the main script is in `source`.
+    """
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    own = {
+        name: Path(file)
+        for name, file in files.items()
+        if isinstance(file, str) and file.endswith(".py") and not is_installed(file) and not _is_ours(name)
+    }
+    digests = {name: _digest_of_file(path) for name, path in sorted(own.items())}
+    return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+def is_installed(file: str) -> bool:
+    """Tell whether code belongs to Python or to an installed package: it is not the user's."""
+    return not file.startswith("<") and str(Path(file).resolve()).startswith(_INSTALLED)
+
+
+def _is_ours(name: str) -> bool:
+    return name == "__main__" or name.partition(".")[0] == "samestep"
 
 
 def _changes(folder: Path) -> str | None:

@@ -103,7 +103,10 @@ def _replace(out: Path, write: Callable[[Path], object]) -> None:
         write(draft)
         files.sync_file(draft)
         files.rename(draft, out)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             files.remove_file(draft)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        # The libraries report what the system refuses as errors of their own, without its number.
+        raise SamestepError("The file cannot be written.", path=out, found=str(error)) from error

@@ -40,6 +40,7 @@ class LossWatch:
         modules = {name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)}
         self._attributes = AttributeWatch(modules)
         self._named: set[str] = set()
+        self._read: set[tuple[CodeType, int]] = set()
         self.stepping: CodeType | None = None
 
     def warn(self) -> None:
@@ -48,10 +49,16 @@ class LossWatch:
         if frame is not None:
             untracked = find_untracked(frame, self._objects)
             self._warn_of(_UNTRACKED, [f"{each.name} ({each.kind}), {each.file}:{each.line}" for each in untracked])
-            carried = find_carried(frame)
-            self._warn_of(_CARRIED, [f"{each.name}, {each.file}:{each.line}" for each in carried])
+            self._warn_of(_CARRIED, self._carried(frame))
             self._warn_of(_WRAPPED, self._wrapper(frame))
         self._warn_of(_CHANGED, self._attributes.changed())
+
+    def _carried(self, frame: FrameType) -> list[str]:
+        place = (frame.f_code, frame.f_lineno)
+        if place in self._read:  # the text of a script is parsed once for each place that saves
+            return []
+        self._read.add(place)
+        return [f"{each.name}, {each.file}:{each.line}" for each in find_carried(frame)]
 
     def _wrapper(self, frame: FrameType) -> list[str]:
         code = frame.f_code

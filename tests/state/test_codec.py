@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import copy
 import datetime as dt
 import enum
 import json
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch, UnsupportedValue
 from samestep.state.codec import Encoder, decode, encode
+from samestep.state.decoding import Decoder
 
 
 class Color(enum.Enum):
@@ -162,6 +164,8 @@ json_values = st.recursive(
             },
         )
         | st.fixed_dictionaries({"$tensor": st.sampled_from(["w", "x"])})
+        | st.fixed_dictionaries({"$same": st.integers(0, 2) | inner})
+        | st.fixed_dictionaries({"$shared": st.integers(0, 2) | inner, "value": inner})
         | st.fixed_dictionaries(
             {
                 "$view": st.fixed_dictionaries(
@@ -430,6 +434,79 @@ def test_a_value_that_contains_itself_is_refused_by_its_path():
     value["a"].append(value)
     with pytest.raises(UnsupportedValue, match=r"x\.a\[0\] contains itself"):
         encode(value, "x")
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        [1, []],
+        {"a": 1},
+        {1: 2},
+        {1, 2},
+        collections.deque([1]),
+        bytearray(b"ab"),
+        collections.OrderedDict(a=1),
+        collections.Counter("aab"),
+        collections.defaultdict(list, a=[1]),
+        [],
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_container_at_several_places_is_one_again(container):
+    """`state.a = state.b = []` is one list after decoding too, wherever it lies and whatever it holds."""
+    value = {"a": container, "b": (1, container), "c": [Pair(container, 0)], "d": copy.copy(container)}
+    decoded = through_json(value)
+    assert decoded["a"] is decoded["b"][1] is decoded["c"][0].left
+    assert decoded["d"] is not decoded["a"]
+    assert same(decoded["a"], container)
+
+
+def test_a_container_inside_a_repeated_tuple_is_one_again():
+    """A tuple that lies twice in a value holds the same list twice."""
+    pair = ([], 1)
+    first, second = through_json([pair, pair])
+    assert first[0] is second[0]
+
+
+def test_plain_trees_name_only_what_is_shared():
+    """A container at one place stays plain JSON; a shared one is numbered at its first place."""
+    log = [1]
+    assert encode({"a": log, "b": log, "c": [1]}, "x")[0] == {
+        "a": {"$shared": 0, "value": [1]},
+        "b": {"$same": 0},
+        "c": [1],
+    }
+
+
+def test_several_values_of_one_encoder_have_numbers_of_their_own():
+    """Values that are encoded one by one and decoded one by one do not mix up what they share."""
+    encoder, one, two = Encoder(), [1], [2]
+    trees = [encoder.encode([each, each], "x") for each in (one, two)]
+    assert encoder.encode(one, "x") == [1]
+    decoder = Decoder({})
+    assert [decoder.decode(each) for each in trees] == [[[1], [1]], [[2], [2]]]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [{"$same": 0}],
+        [{"$same": 0}, {"$shared": 0, "value": []}],
+        [{"$shared": 0, "value": [{"$same": 0}]}],
+        [{"$shared": 0, "value": []}, {"$shared": 0, "value": []}],
+        [{"$shared": 0, "value": [{"$shared": 0, "value": []}]}, {"$same": 1}],
+        [{"$shared": 0, "value": 3}],
+        [{"$shared": "0", "value": []}],
+        [{"$shared": [], "value": []}],
+        [{"$shared": True, "value": []}],
+        [{"$shared": 0}],
+        [{"$same": None}],
+    ],
+)
+def test_references_that_lead_nowhere_are_refused(tree):
+    """Unknown, forward, circular and doubled references are damage, not guessed at."""
+    with pytest.raises(CorruptCheckpoint):
+        decode(tree, {})
 
 
 def test_several_values_share_one_set_of_names():

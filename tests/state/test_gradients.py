@@ -42,7 +42,7 @@ def test_finished_gradients_are_not_saved(place):
     """Loops that drop their gradients between updates store none, wherever they do it."""
     net, optimizer = build()
     watch = GradientWatch([optimizer])
-    for index in range(3):
+    for index in range(4):
         if place == "top":
             optimizer.zero_grad()
         backward(net, index)
@@ -68,7 +68,7 @@ def test_gradients_added_after_the_last_step_are_saved():
     """A window that began after an update is unfinished, also when it adds to the old gradients in place."""
     net, optimizer = build()
     watch = GradientWatch([optimizer])
-    for index in range(3):
+    for index in range(4):
         optimizer.zero_grad()
         backward(net, index)
         optimizer.step()
@@ -82,13 +82,43 @@ def test_gradients_added_after_the_last_step_are_saved():
     assert list(watch.unfinished(names)) == ["weight", "bias"]
 
 
-def test_the_first_window_is_saved():
-    """Before two steps have been seen nobody knows what the loop does, so gradients are kept."""
+def test_the_first_windows_are_saved():
+    """Before three steps have replaced the gradients nobody knows what the loop does, so they are kept."""
     net, optimizer = build()
     watch = GradientWatch([optimizer])
-    backward(net, 0)
-    optimizer.step()
-    assert len(watch.unfinished({"weight": net.weight})) == 1
+    kept = []
+    for index in range(5):
+        optimizer.zero_grad()
+        backward(net, index)
+        optimizer.step()
+        kept.append(len(watch.unfinished({"weight": net.weight})))
+    assert kept == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_gradients_that_the_loop_keeps_now_and_then_are_always_saved(period):
+    """`if step % 3 != 2: optimizer.zero_grad()`: after one step has added to old gradients none is taken for done."""
+    net, optimizer = build()
+    watch = GradientWatch([optimizer])
+    for step in range(5 * period):
+        backward(net, step % 5)
+        optimizer.step()
+        if step < 3 or step > period:
+            assert len(watch.unfinished({"weight": net.weight})) == 1
+        if step % period != period - 1:
+            optimizer.zero_grad()
+
+
+def test_a_kept_gradient_speaks_for_its_optimizer_only():
+    """An optimizer that keeps its gradients does not make those of another one unfinished."""
+    (net, optimizer), (other, second) = build(), build(1)
+    watch = GradientWatch([optimizer, second])
+    for index in range(5):
+        second.zero_grad()
+        for model, update in ((net, optimizer), (other, second)):
+            backward(model, index)
+            update.step()
+    assert list(watch.unfinished({"kept": net.weight, "dropped": other.weight})) == ["kept"]
 
 
 def test_gradients_of_parameters_without_optimizer_are_saved():

@@ -264,3 +264,51 @@ def test_expanded_and_shared_buffers(stored):
     fresh.base.zero_()
     assert not fresh.part.any()
     assert fresh.wide.stride() == (0,)
+
+
+class Cached(nn.Module):
+    """A module with buffers of both sorts, one of each filled and one empty."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        for name, value in (("full", torch.ones(2)), ("empty", None)):
+            self.register_buffer(f"kept_{name}", None if value is None else value.clone())
+            self.register_buffer(f"passing_{name}", None if value is None else value.clone(), persistent=False)
+
+
+class Hooked(Cached):
+    """The same, with code of its own in loading."""
+
+    def _load_from_state_dict(self, *args):
+        super()._load_from_state_dict(*args)
+
+
+@pytest.mark.parametrize("kind", [Cached, Hooked])
+def test_buffers_that_became_none_or_tensors_do_so_again(kind, stored):
+    """A buffer that the training emptied is empty after a resume, one that it filled is full, kept or passing."""
+    net, fresh = kind(), kind()
+    for sort in ("kept", "passing"):
+        setattr(net, f"{sort}_full", None)
+        setattr(net, f"{sort}_empty", torch.full((3,), 5.0))
+    items = stored(capture({"model": net}))
+    restore({"model": fresh}, items)
+    for sort in ("kept", "passing"):
+        assert getattr(fresh, f"{sort}_full") is None
+        assert getattr(fresh, f"{sort}_empty").tolist() == [5, 5, 5]
+    assert capture({"model": fresh})["model"].tree == items["model"].tree
+    assert list(fresh.state_dict()) == list(net.state_dict())
+
+
+@pytest.mark.parametrize("kind", [Cached, Hooked])
+def test_a_refused_restore_puts_emptied_buffers_back(kind):
+    """When another object refuses its state, buffers are as full or empty as before."""
+    net, fresh = kind(), kind()
+    net.kept_full, net.kept_empty = None, torch.ones(1)
+    scaler = torch.amp.GradScaler("cpu")
+    items = capture({"model": net, "scaler": scaler})
+    items["scaler"].tree.clear()
+    with pytest.raises(StateMismatch):
+        restore({"model": fresh, "scaler": scaler}, items)
+    assert fresh.kept_full.tolist() == [1, 1]
+    assert fresh.kept_empty is None

@@ -1,5 +1,6 @@
-"""Owns which tensors are one, and which are views of one memory. Copies nothing; never looks at elements."""
+"""Owns which tensors and containers are one, and which tensors are views of one memory. Never looks at elements."""
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from samestep.state.snapshot import Json
 from samestep.state.tensors import dtype_name, extent, is_dense, resolved
+
+_CONTAINERS = {list, deque, dict, OrderedDict, defaultdict, Counter, set, bytearray}
 
 _RESERVED = {"", "__metadata__"}  # safetensors keeps the second for itself
 _ALIGNMENT = 16  # the size of the largest element, so that every dtype can be a view of a base
@@ -27,6 +30,32 @@ class _Entry:
     @property
     def end(self) -> int:
         return self.start + extent(self.tensor.shape, self.tensor.stride()) * self.tensor.element_size()
+
+
+def shared_containers(value: object) -> set[int]:
+    """Identify the lists, dicts, sets, deques and bytearrays that lie at more than one place in a value.
+
+    Example:
+        >>> log = []
+        >>> shared_containers({"a": log, "b": log, "c": []}) == {id(log)}
+        True
+    """
+    seen: set[int] = set()
+    shared: set[int] = set()
+    stack = [value]
+    while stack:
+        each = stack.pop()
+        kind = type(each)
+        if kind in _CONTAINERS:
+            if id(each) in seen:
+                shared.add(id(each))
+                continue
+            seen.add(id(each))
+        if isinstance(each, (tuple, list, deque)):
+            stack.extend(each)
+        elif isinstance(each, dict):
+            stack.extend(each.values())
+    return shared
 
 
 class TensorTable:

@@ -1,9 +1,10 @@
 """Owns the tree: turns values into plain JSON with named tensors, exactly. Never pickles and runs no user code.
 
 Plain values stay readable JSON; every other value is `{"$kind": …, "value": …}`, a tensor is `{"$tensor": name}`,
-and one that shares memory with others `{"$view": {base, dtype, shape, strides, offset}}`. Kept are values, types,
-order and which tensors are one. Not kept are requires_grad and being a Parameter (the module adapter restores the
-flags of live parameters), and that two places held the same list or dict object.
+and one that shares memory with others `{"$view": {base, dtype, shape, strides, offset}}`. A list, dict, set, deque or
+bytearray that lies at several places is `{"$shared": number, "value": …}` at the first, `{"$same": number}` at others.
+Kept are values, types, order, and which tensors and which of these containers are one. Not kept are requires_grad and
+being a Parameter: the module adapter restores the flags of live parameters.
 """
 
 import json
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from samestep.errors import UnsupportedValue
-from samestep.state.aliases import TensorTable
+from samestep.state.aliases import TensorTable, shared_containers
 from samestep.state.decoding import DEEPEST, decode
 from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_SCALAR, Leaf, is_plain_text
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
@@ -61,9 +62,12 @@ class Encoder:
     def __init__(self, *, views: bool = True) -> None:
         self._table = TensorTable(views=views)
         self._open: set[int] = set()
+        self._numbers: dict[int, int | None] = {}
+        self._shared = 0
 
     def encode(self, value: object, path: str) -> Json:
         """Turn a value into its tree; the tensors are collected until `finish`."""
+        self._numbers = dict.fromkeys(shared_containers(value))
         return self._encode(value, path, ())
 
     def finish(self) -> dict[str, Tensor]:
@@ -79,6 +83,20 @@ class Encoder:
             return self._array(value, path, elements)
         if isinstance(value, Enum):
             return _enum(value, path)
+        if id(value) in self._numbers:
+            return self._numbered(value, path, elements)
+        return self._written_out(value, path, elements)
+
+    def _numbered(self, value: Any, path: str, elements: tuple[object, ...]) -> Json:
+        """Write a container that lies at several places: out at the first, as a reference at the others."""
+        number = self._numbers[id(value)]
+        if number is not None and id(value) not in self._open:
+            return {"$same": number}
+        number = self._numbers[id(value)] = self._shared
+        self._shared += 1
+        return {"$shared": number, "value": self._written_out(value, path, elements)}
+
+    def _written_out(self, value: Any, path: str, elements: tuple[object, ...]) -> Json:
         leaf = _leaf_of(value)
         if leaf is not None:
             return _kind(leaf.kind, _written(leaf.write, value, path))

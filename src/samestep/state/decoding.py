@@ -18,6 +18,8 @@ from samestep.state.tensors import dtype_from_name, extent, placed, tensor_bytes
 DEEPEST = 100
 """How many containers may lie in one another: far more than states have, far less than Python's stack."""
 
+_SHAREABLE = (list, dict, set, deque, bytearray)
+
 Place = Callable[[Tensor, str], Tensor]
 
 
@@ -59,6 +61,7 @@ class Decoder:
         self._tensors = tensors
         self._place: Place = to_device_of_type
         self._copies: dict[tuple[str, str], Tensor] = {}
+        self._shared: dict[int, Any] = {}
 
     def decode(self, tree: Json, path: str = "", *, place: Place | None = None) -> Any:
         """Turn a tree back into its value; see the function `decode`."""
@@ -82,10 +85,10 @@ class Decoder:
             return self._items(tree, path, depth)
         if not isinstance(tree, dict):
             return tree
-        if "$tensor" in tree:
-            return self._tensor(tree["$tensor"], tree.get("device", "cpu"), path)
-        if "$view" in tree:
-            return self._view(tree["$view"], tree.get("device", "cpu"), path)
+        if "$tensor" in tree or "$view" in tree:
+            return self._tensor_or_view(tree, tree.get("device", "cpu"), path)
+        if "$shared" in tree or "$same" in tree:
+            return self._shared_container(tree, path, depth)
         if "$kind" in tree:
             return self._kind(tree["$kind"], tree, path, depth)
         return {key: self._read(value, child_path(path, key), depth + 1) for key, value in tree.items()}
@@ -93,7 +96,28 @@ class Decoder:
     def _items(self, items: list[Json], path: str, depth: int) -> list[Any]:
         return [self._read(each, child_path(path, index), depth + 1) for index, each in enumerate(items)]
 
+    def _shared_container(self, tree: dict[str, Json], path: str, depth: int) -> Any:
+        """Read a container that lies at several places: it is written out once, before all references to it."""
+        number = tree["$shared" if "$shared" in tree else "$same"]
+        if type(number) is not int or (number in self._shared) is ("$shared" in tree):
+            raise CorruptCheckpoint(
+                "A value that lies at several places is written out not once, or behind a reference to it.",
+                path=path,
+                found=repr(number),
+            )
+        if "$shared" in tree:
+            value = self._read(tree["value"], path, depth)
+            if not isinstance(value, _SHAREABLE):
+                raise TypeError("only a list, dict, set, deque or bytearray can lie at several places")
+            self._shared.setdefault(number, value)
+        return self._shared[number]
+
     # --- tensors ---------------------------------------------------------------------------------------
+
+    def _tensor_or_view(self, tree: dict[str, Json], device: str, path: str) -> Tensor:
+        if "$tensor" in tree:
+            return self._tensor(tree["$tensor"], device, path)
+        return self._view(tree["$view"], device, path)
 
     def _tensor(self, name: str, device: str, path: str) -> Tensor:
         if (name, device) not in self._copies:

@@ -35,12 +35,14 @@ def capture_module(name: str, tracked: nn.Module) -> Item:
     Returns:
         Its `state_dict()` (the tensors keep these names), its non-persistent buffers, and which submodules are in
         evaluation mode and which parameters are frozen: an `unfreeze()` in epoch 3 happens once, so it is state.
+        A buffer that is None is recorded as such beside the non-persistent ones.
     """
     module = unwrapped(tracked)
     encoder = Encoder(views=False)  # restored in place, so a view stays a view; and the file serves for inference
     state = {canonical(key): value for key, value in module.state_dict().items()}
     tree = encoder.encode(state, name)
-    buffers = {full: getattr(owner, leaf) for full, (owner, leaf) in _non_persistent(module).items()}
+    beside = _non_persistent(module) | _empty_buffers(module)
+    buffers = {full: getattr(owner, leaf) for full, (owner, leaf) in beside.items()}
     extra = encoder.encode(buffers, name)
     tensors = encoder.finish()
     of_state = {leaf["$tensor"] for leaf in tree.values() if isinstance(leaf, dict) and "$tensor" in leaf}
@@ -48,7 +50,7 @@ def capture_module(name: str, tracked: nn.Module) -> Item:
         kind="module",
         tree={"state": tree, "non_persistent": extra, **_flags(module)},
         tensors=tensors,
-        extra=frozenset(leaf["$tensor"] for leaf in extra.values()) - of_state,
+        extra=frozenset(leaf["$tensor"] for leaf in extra.values() if leaf is not None) - of_state,
     )
 
 
@@ -73,8 +75,12 @@ class ModuleRestoration(Restoration):
         self._buffers = {full: self._tensor(leaf) for full, leaf in _section(item, "non_persistent").items()}
         self._evaluating, self._frozen = set(item.tree["evaluating"]), set(item.tree["frozen"])
         self._owners = {canonical(path): owner for path, owner in self._module.named_modules()}
+        self._empty = _empty_buffers(self._module)
+        filled = [key for key in self._saved if key not in self._empty]
+        buffers = {canonical(path) for path, _ in self._module.named_buffers()}
+        emptied = {full for full, saved in self._buffers.items() if saved is None and full in buffers}
         differences = [
-            *compare_names(list(self._saved), list(self._live)),
+            *compare_names(filled, [key for key in self._live if key not in emptied]),
             *self._compare_tensors(),
             *self._compare_ties(),
             *self._compare_owners(),
@@ -86,14 +92,23 @@ class ModuleRestoration(Restoration):
         """Load into a module whose own code takes part in loading; a plain one cannot fail after the checks."""
         if self._plain:
             return None
-        return rehearsed(self._module.state_dict, self._load_through_module, self._module.load_state_dict)
+        before = [(owner, dict(owner._buffers)) for owner in self._module.modules()]  # noqa: SLF001
+
+        def put_back(state: Mapping[str, Any]) -> None:
+            for owner, buffers in before:
+                owner._buffers.update(buffers)  # noqa: SLF001
+            self._module.load_state_dict(state)
+
+        return rehearsed(self._module.state_dict, self._load_through_module, put_back)
 
     def apply(self) -> None:
         """Restore weights, buffers, and the flags of every submodule and parameter."""
-        if not self._plain:
+        if self._plain:
+            self._empty_or_fill()
+        else:
             self._load_through_module()
         for key, tensor in self._tensors():
-            target = self._live[key]
+            target = self._live.get(key)
             if isinstance(target, Tensor) and (self._plain or target.stride() != tensor.stride()):
                 copy_into(target, tensor)
         self._restore_non_persistent()
@@ -148,7 +163,22 @@ class ModuleRestoration(Restoration):
 
     # --- restoring -------------------------------------------------------------------------------------
 
+    def _empty_or_fill(self) -> None:
+        """Set buffers to None that were so, and put those in that are None here: loading would pass them by."""
+        for full, saved in self._buffers.items():
+            holder, _, buffer = full.rpartition(".")
+            if saved is None and buffer in self._owners[holder]._buffers:  # noqa: SLF001
+                setattr(self._owners[holder], buffer, None)
+        for full, (owner, buffer) in self._empty.items():
+            saved = self._tensor(self._saved.get(full))
+            if saved is not None:
+                setattr(owner, buffer, placed(copy_of(saved), self._device()))
+
+    def _device(self) -> torch.device:
+        return next((tensor.device for tensor in self._module.parameters()), torch.device("cpu"))
+
     def _load_through_module(self) -> None:
+        self._empty_or_fill()
         decoder = Decoder(self._item.tensors)
         state = self._module.state_dict()  # kept for its `_metadata`, by which modules know their version
         for key in state:
@@ -158,7 +188,6 @@ class ModuleRestoration(Restoration):
     def _restore_non_persistent(self) -> None:
         """Restore buffers that are not in the state dict; caches that grew while training are put in anew."""
         live = _non_persistent(self._module)
-        device = next((tensor.device for tensor in self._module.parameters()), torch.device("cpu"))
         for full, saved in self._buffers.items():
             holder, _, buffer = full.rpartition(".")
             owner, buffer = live.get(full, (self._owners[holder], buffer))
@@ -166,7 +195,7 @@ class ModuleRestoration(Restoration):
             if saved is None:
                 continue
             if current is None:
-                owner.register_buffer(buffer, placed(copy_of(saved), device), persistent=False)
+                owner.register_buffer(buffer, placed(copy_of(saved), self._device()), persistent=False)
             elif (current.shape, current.dtype) == (saved.shape, saved.dtype):
                 copy_into(current, saved)
             else:
@@ -190,6 +219,16 @@ def _flags(module: nn.Module) -> dict[str, Json]:
     evaluating = [canonical(path) for path, submodule in module.named_modules() if not submodule.training]
     frozen = [canonical(path) for path, parameter in module.named_parameters() if not parameter.requires_grad]
     return {"evaluating": evaluating, "frozen": frozen}
+
+
+def _empty_buffers(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Find the buffers that are None, which no state dict names: the module that owns each, and its name there."""
+    return {
+        canonical(f"{path}.{name}" if path else name): (owner, name)
+        for path, owner in module.named_modules()
+        for name, buffer in owner._buffers.items()  # noqa: SLF001  (named_buffers passes them by)
+        if buffer is None
+    }
 
 
 def _non_persistent(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:

@@ -155,15 +155,14 @@ class OptimizerRestoration(Restoration):
         devices = self._item.tree.get("devices", {})
         state = decoder.decode(self._item.tree.get("shared", {}), self.name)
         for name, tree in self._item.tree["state"].items():
-            if name in self._deferred:
-                continue
             parameter, saved_on = self._tensors[name], devices.get(name, "cpu")
             path, place = f"{self.name}.state[{name!r}]", _beside(parameter, saved_on)
             step = tree.get("step") if parameter.device.type != saved_on else None
             value = decoder.decode({**tree, "step": None} if step else tree, path, place=place)
             if step:
                 value["step"] = decoder.decode(step, path, place=_step_place(self._groups, name, place))
-            state[parameter] = value
+            if name not in self._deferred:
+                state[parameter] = value
         return cast("dict[Any, Any]", state)
 
 

@@ -73,7 +73,7 @@ class Attempt:
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
         self._line: AttemptRecord | None = None
-        self._environment: dict[str, Any] = {}
+        self.environment: dict[str, Any] = {}
 
     def require_open(self) -> None:
         """Raise if this attempt has given its lock back: another Run of this process has taken the directory over."""
@@ -112,10 +112,10 @@ class Attempt:
 
     def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
-        self._environment = environment() | {"config": self._config, "training": {"seed": seed}}
+        self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
         self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
         name = None if resumed is None else resumed.name
-        self._line = AttemptRecord.begin(self.directory, self._environment, resumed_from=name)
+        self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -148,7 +148,7 @@ class Attempt:
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
         self._flush(self._metrics.sync)
-        recorded = self._environment | {
+        recorded = self.environment | {
             "run": {"id": self._record.id, "keep": asdict(self._keep), "protect": list(protect)}
         }
         try:
@@ -193,7 +193,7 @@ class Attempt:
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
         saved = {part: value for part, value in resumed.environment.items() if part != "run"}
-        doubtful = [each for each in drift(saved, self._environment) if each.grade != "harmless"]
+        doubtful = [each for each in drift(saved, self.environment) if each.grade != "harmless"]
         if doubtful:
             lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
             warn_user(f"{resumed.name} was written under other conditions:{lines}")

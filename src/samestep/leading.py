@@ -20,11 +20,13 @@ class Leading:
         self._loaders = loaders
         self._asked: list[str] = []
         self._epoch: int | None = None
+        self._by_hand = False
         self.name: str | None = None
 
     def begin_epoch(self, name: str | None = None) -> None:
         """Forget the last epoch; when it is resumed inside, its leader is known."""
         self._asked.clear()
+        self._by_hand = False
         self.name = name if name in self._loaders else None
         self._epoch = None if self.name is None else self._loaders[self.name].epoch
 
@@ -37,11 +39,15 @@ class Leading:
 
     def step(self) -> None:
         """Note that an update is completed: the first one of an epoch shows who leads it."""
-        if self.name is not None:
+        if self.name is not None or self._by_hand:
             return
         reading = [name for name in self._asked if self._loaders[name].is_open]
         if reading:
             self.name, self._epoch = reading[0], self._loaders[reading[0]].epoch
+
+    def give_way(self) -> None:
+        """Let nobody lead this epoch: its boundaries are marked by hand."""
+        self._by_hand, self.name = True, None
 
     @property
     def is_exhausted(self) -> bool:

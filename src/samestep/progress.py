@@ -7,6 +7,7 @@ from typing import Any
 
 from samestep.errors import SamestepError, WrongPlace
 from samestep.messages import warn_user
+from samestep.state.in_place import assign_in_place
 
 
 class Values:
@@ -39,8 +40,9 @@ class Values:
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the values; those that the state does not name stay."""
-        vars(self).update(state)
+        """Set the values, in place where they can be: a name that the script gave one of them stays its name."""
+        for name, value in state.items():
+            vars(self)[name] = assign_in_place(vars(self).get(name), value)
 
 
 @dataclass

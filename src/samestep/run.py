@@ -182,6 +182,8 @@ class Run:
                     path="run.boundary",
                     hint="Track the loader (samestep.DataLoader, or one with a state_dict), or count in run.state.",
                 )
+            self._leading.give_way()
+            self._progress.leader = None
             self._keeper.restore_again(None)
         self._boundary()
 
@@ -201,6 +203,7 @@ class Run:
         self._progress.completed_steps += 1
         self._keeper.scoring.refuse_update(self._keeper.updates())
         self._leading.step()
+        self._progress.leader = self._leading.name
         if self._keeper.losses is not None and self._keeper.losses.stepping is None:
             here = inspect.currentframe()
             self._keeper.losses.stepping = here.f_back.f_code if here is not None and here.f_back is not None else None
@@ -294,7 +297,7 @@ class Run:
         progress = self._progress
         if loop.is_over:
             return False
-        if progress.stopping:
+        if progress.stopping and not progress.inside:
             progress.stopping, progress.finished_at, self._keeper.unsaved = False, loop.bound, True
         if done >= loop.bound or loop.bound <= progress.finished_at:
             return False
@@ -323,7 +326,6 @@ class Run:
         if self._loop is None or self._loop.kind != "epochs" or self._isolation or not self._leading.asks(loader):
             return
         self._keeper.restore_again(loader)
-        self._progress.leader = loader
         self._boundary(ends_epoch=self._leading.is_exhausted)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:

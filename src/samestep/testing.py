@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from samestep.run import Run
-from samestep.state.environment import environment
 from samestep.state.gradients import GRADIENTS
 from samestep.state.random import isolated
 from samestep.state.snapshot import Item
@@ -88,7 +87,7 @@ class _Recorder:
             make_folder(checkpoints)
             for _, _, name in run._progress.loop_ends.values():  # noqa: SLF001  # see above
                 shutil.copytree(run._attempt.directory / "checkpoints" / name, checkpoints / name)  # noqa: SLF001
-            Store(checkpoints, keep=Keep(every=1)).write(snapshot, environment=environment())
+            Store(checkpoints, keep=Keep(every=1)).write(snapshot, environment=run._attempt.environment)  # noqa: SLF001
             self.kept.append(number)
 
 
@@ -107,9 +106,8 @@ def _leaves(items: Mapping[str, Item]) -> Leaves:
         leaves[name] = item.kind
         _flatten(name, item.tree, leaves)
         leaves.update({f"{name}: {tensor}": digest(value) for tensor, value in item.tensors.items()})
-    # Where metrics.jsonl ends depends on what stands in this directory, not on the training.
-    leaves.pop("run.metrics_bytes", None)
-    return leaves
+    # Where metrics.jsonl ends, and what checkpoints are called, depends on the directory, not on the training.
+    return {path: leaf for path, leaf in leaves.items() if not path.startswith(("run.metrics_bytes", "run.loop_ends"))}
 
 
 def _flatten(path: str, tree: Any, leaves: Leaves) -> None:

@@ -299,6 +299,7 @@ def test_a_batch_taken_before_the_loop_is_refused(tmp_path: Path) -> None:
             script.update(batch)
 
 
+@pytest.mark.filterwarnings("ignore:The loop carries")
 def test_a_generator_that_may_read_ahead_is_named(tmp_path: Path) -> None:
     """A loader read through a generator of the user's is named once, with its line: what it holds ahead is lost."""
 
@@ -310,7 +311,7 @@ def test_a_generator_that_may_read_ahead_is_named(tmp_path: Path) -> None:
         yield ahead
 
     script = Script(tmp_path, save_every=1)
-    with pytest.warns(UserWarning, match=r"read through this generator.*one_ahead.*test_restored_anywhere\.py:\d+"):
+    with pytest.warns(UserWarning, match=r"(?s)read through this generator.*one_ahead.*test_restored_anywhere\.py:\d+"):
         for _ in script.run.epochs(1):
             for batch in one_ahead(iter(script.loader)):
                 script.update(batch)

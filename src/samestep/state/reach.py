@@ -45,10 +45,10 @@ def children(value: object) -> Iterator[tuple[str, object]]:
         return
     if isinstance(value, (list, tuple)):
         if len(value) <= _MOST_ELEMENTS:
-            yield from ((f"[{index}]", child) for index, child in enumerate(value))
+            yield from ((f"[{index}]", child) for index, child in enumerate(value) if not _is_idle(child))
     elif isinstance(value, dict):
         if len(value) <= _MOST_ELEMENTS:
-            yield from ((f"[{key!r}]", child) for key, child in value.items())
+            yield from ((f"[{_key(key)}]", child) for key, child in value.items() if not _is_idle(child))
     else:
         yield from _attributes(value)
 
@@ -140,7 +140,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, object]]:
 
 _STOCK = {type(None), BatchSampler, RandomSampler, SequentialSampler}
 _LOADER = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn")
-_SIMPLE = {str, int, float, bool, type(None)}
+_SIMPLE = {str, int, float, bool, type(None), Tensor, nn.Parameter}
 _CONTAINERS = {dict, OrderedDict, list, tuple, set}
 _PRIVATE = ("_parameters", "_buffers", "_modules")
 
@@ -157,6 +157,11 @@ def _is_idle(value: object) -> bool:
     """Sort out early what most attributes are: plain values, and a module's ten empty dicts for hooks."""
     kind = type(value)
     return kind in _SIMPLE or (kind in _CONTAINERS and not value)
+
+
+def _key(key: object) -> str:
+    """Write a key; only a plain one by its value: a tensor would be fetched from its device to be written."""
+    return repr(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
 def _closure(function: FunctionType) -> Iterator[tuple[str, object]]:

@@ -1,9 +1,10 @@
 """Owns which objects look as if they decided the next step. Never knows what is tracked."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -11,6 +12,14 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from samestep.generators import is_generator
+
+_ITERATED: tuple[Iterable[object], ...] = ([], (), range(0), {}, {}.values(), {}.items(), set(), "")
+_COUNTERS = (
+    itertools.count,
+    itertools.cycle,
+    *(type(iter(each)) for each in _ITERATED),
+)
+"""Iterators that begin anew in a resumed process; those that wrap others, such as `zip`, may go on with a loader."""
 
 _TYPES = (
     (Optimizer, "optimizer"),
@@ -43,7 +52,35 @@ def kind_of_suspect(value: object, shapes: Sequence[tuple[torch.Size, ...]]) -> 
         return "loader" if _shuffles(value) else None
     if isinstance(value, Sampler):
         return None if _is_in_order(value) else "sampler"
-    return None
+    return _kind_of_others(value)
+
+
+def _kind_of_others(value: object) -> str | None:
+    kind = type(value)
+    if kind in _COUNTERS:
+        return "counter"
+    speaks = all(callable(getattr(kind, method, None)) for method in ("state_dict", "load_state_dict"))
+    return "object" if speaks and not isinstance(value, type) else None
+
+
+def tensors_like(value: object, shapes: Collection[tuple[torch.Size, ...]]) -> list[Tensor]:
+    """Give the tensors of a dict, list or tuple that holds nothing else, if they have the shapes of a module.
+
+    Args:
+        value: Any object.
+        shapes: Shapes of all tensors of a module, sorted; one tensor alone says too little.
+
+    Example:
+        >>> shadow = {"weight": torch.ones(2, 1), "bias": torch.ones(2)}
+        >>> len(tensors_like(shadow, {(torch.Size([2]), torch.Size([2, 1]))}))
+        2
+    """
+    if not isinstance(value, (dict, list, tuple)) or len(value) not in {len(each) for each in shapes} - {1}:
+        return []
+    tensors = list(value.values() if isinstance(value, dict) else value)
+    if not all(isinstance(each, Tensor) for each in tensors):
+        return []
+    return tensors if tuple(sorted(each.shape for each in tensors)) in shapes else []
 
 
 def _trains(module: nn.Module, shapes: Sequence[tuple[torch.Size, ...]]) -> bool:

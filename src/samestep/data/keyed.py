@@ -63,7 +63,7 @@ class KeyedMode:
             seed: The loader's seed.
             epoch: The epoch.
             start: Batches of it that the loop has had.
-            saved: What `state` gave when the loop had had them; None for a new epoch.
+            saved: What the course's state was when the loop had had them; None for a new epoch.
 
         Returns:
             The course of the epoch and its batches as `[number, batch]`.
@@ -87,8 +87,15 @@ class KeyedMode:
     def check(self, state: dict[str, Any]) -> None:
         """Accept any state: the number of workers does not matter here."""
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Keep workers as they are: nothing in them depends on where an epoch starts."""
+    def load(self, state: dict[str, Any], *, inside: bool) -> None:
+        """Set the sampler to where it stood between two epochs, before the user prepares it for the next one.
+
+        Args:
+            state: The loader's state.
+            inside: Whether it was taken in an open epoch, which `open` will open again.
+        """
+        if self._order is not None and not inside:
+            self._order.set_state(state["sampler"]["start"])
 
     def handed(self, batch: list[Any]) -> None:
         """Learn nothing from a batch."""
@@ -110,11 +117,10 @@ class KeyedMode:
         order: SamplerOrder, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
     ) -> SamplerCourse:
         stream = PrivateStream(derive_seed(seed, "sampler", epoch))
-        if saved is not None:
-            order.set_state(saved["start"])
-        if saved is None or "digest" not in saved:
-            saved = None
+        if saved is None:
             order.tell_epoch(epoch)
+        else:
+            order.set_state(saved["start"])
         course = SamplerCourse(order, stream, start, saved)
         course.skip()
         return course

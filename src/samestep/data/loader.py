@@ -213,12 +213,13 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         """
         check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
         self._mode.check(state)
+        inside = _was_open(state)
+        self._mode.load(state, inside=inside)
         if (open_iterator := self.iterator) is not None:
             open_iterator.leave_behind()
         self._newest = self._course = None
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
-        self._saved = state["sampler"]
-        self._mode.load(state)
+        self._saved = state["sampler"] if inside else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Give what a copy needs: it goes on where this loader stands, with workers and iterators of its own."""
@@ -233,6 +234,10 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         self._mode = self._new_mode()
         self._newest = self._course = self._saved = None
         self.load_state_dict(copied["state"])
+
+
+def _was_open(state: dict[str, Any]) -> bool:
+    return state["position"] > 0 or "digest" in (state["sampler"] or {})
 
 
 def _kind(shuffle: bool | None, sampler: object, batch_sampler: object) -> str:

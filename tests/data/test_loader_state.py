@@ -264,6 +264,45 @@ def test_a_save_right_after_a_resume_with_four_workers():
     assert equal(read(third, 2), reference[2:])
 
 
+@pytest.mark.parametrize("randomness", ["sample", "torch"])
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"sampler": list(range(13))}])
+def test_a_batch_size_that_is_changed_in_training_holds_from_the_next_epoch(order, randomness):
+    """PyTorch's batch sampler can be changed between epochs; the state says so, and resumes with that size alone."""
+
+    def build(batch_size):
+        dataset = Noisy(sample_rng=False)
+        return DataLoader(dataset, batch_size=batch_size, randomness=randomness, num_workers=2, **order)
+
+    seed_all(1)
+    loader = build(3)
+    list(loader)
+    loader.batch_sampler.batch_size *= 2
+    batches = iter(loader)
+    assert [len(next(batches)), len(loader)] == [6, 3]
+    state, process = loader.state_dict(), global_state()
+    with pytest.raises(StateMismatch) as caught:
+        build(3).load_state_dict(state)
+    assert (caught.value.path, caught.value.expected, caught.value.found) == ("batch_size", "6", "3")
+    resumed = build(6)
+    resumed.load_state_dict(state)
+    set_global_state(process)
+    assert equal(list(resumed), list(batches))
+
+
+def test_a_batch_size_that_is_changed_inside_an_epoch_leaves_that_epoch_alone():
+    """The epoch that is open keeps its size, after a resume too."""
+    reference = read(build(), 1)
+    loader = build()
+    batches = iter(loader)
+    first = next(batches)
+    loader.batch_sampler.batch_size = 4
+    resumed = build(batch_size=4)
+    resumed.load_state_dict(loader.state_dict())
+    assert equal([first, *resumed], reference)
+    assert equal([first, *batches], reference)
+    assert [len(batch) for batch in resumed] == [4, 4, 4, 1]
+
+
 class Marked(Noisy):
     def __init__(self, mark):
         super().__init__()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch.utils.data
+from torch.utils.data import BatchSampler
 
 from samestep.errors import StateMismatch
 
@@ -20,11 +21,23 @@ def identity(loader: torch.utils.data.DataLoader[Any], randomness: str, order: s
     """
     return {
         "dataset": _describe(loader.dataset),
-        "batch_size": loader.batch_size,
-        "drop_last": loader.drop_last,
+        **batching(loader),
         "order": order,
         "randomness": randomness,
     }
+
+
+def batching(loader: torch.utils.data.DataLoader[Any]) -> dict[str, Any]:
+    """Read how indices are batched now: PyTorch's own batch sampler may be changed between epochs, and is obeyed.
+
+    Args:
+        loader: The loader.
+
+    Returns:
+        "batch_size", None for single samples or batches of the user's own, and "drop_last".
+    """
+    source = loader if type(loader.batch_sampler) is not BatchSampler else loader.batch_sampler
+    return {"batch_size": source.batch_size, "drop_last": source.drop_last}
 
 
 def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int | None) -> None:

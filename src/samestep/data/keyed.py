@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 
 from samestep.data.fetch import KeyedSamples, Task
+from samestep.data.identity import batching
 from samestep.data.inner import InnerLoader
 from samestep.data.order import ComputedCourse, Course, order_seed
 from samestep.data.sampler import PrivateStream, SamplerCourse, SamplerOrder
@@ -106,8 +107,7 @@ class KeyedMode:
         shuffle_seed = order_seed(seed, epoch) if self._shuffled else None
         return ComputedCourse(
             len(cast("Sized", loader.dataset)),
-            loader.batch_size,
-            drop_last=loader.drop_last,
+            **(saved or batching(loader)),
             shuffle_seed=shuffle_seed,
             start=start,
         )

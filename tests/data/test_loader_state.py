@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from noisy_data import Noisy, equal, read, seed_all
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
 
 from samestep.data.loader import DataLoader
 from samestep.errors import SamestepError, StateMismatch, WrongPlace
@@ -343,6 +343,38 @@ def test_another_fingerprint_is_refused():
     with pytest.raises(StateMismatch) as caught:
         DataLoader(Marked("v2")).load_state_dict(state)
     assert (caught.value.path, caught.value.expected, caught.value.found) == ("dataset.fingerprint", "v1", "v2")
+
+
+@pytest.mark.parametrize(
+    ("wrap", "path"),
+    [
+        (lambda split: split, "dataset.indices"),
+        (lambda split: Subset(split, range(4)), "dataset.of.indices"),
+        (lambda split: ConcatDataset([Noisy(3), split]), "dataset.parts.1.indices"),
+    ],
+)
+def test_another_split_is_refused(wrap, path):
+    """A random split that is drawn without a seed is another one after a resume, and is refused, also inside."""
+
+    def build_split(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(wrap(random_split(Noisy(), [8, 5], generator)[0]), seed=1)
+
+    state = build_split(0).state_dict()
+    build_split(0).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="another data set") as caught:
+        build_split(1).load_state_dict(state)
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("indices", [torch.tensor([2, 0]), range(2, -1, -2), ["c", "a"]])
+def test_the_indices_of_a_subset_may_be_of_any_kind(indices):
+    """Tensors, ranges and keys tell a subset from another, too."""
+    subset = Subset(Noisy(), indices)
+    state = DataLoader(subset).state_dict()
+    DataLoader(Subset(Noisy(), list(indices))).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="another data set"):
+        DataLoader(Subset(Noisy(), [indices[1], indices[0]])).load_state_dict(state)
 
 
 def test_a_foreign_state_is_refused():

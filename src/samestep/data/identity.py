@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import torch.utils.data
-from torch.utils.data import BatchSampler
+import xxhash
+from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset
 
+from samestep.data.fetch import name_of
 from samestep.errors import StateMismatch
 
 
@@ -85,11 +88,26 @@ def _compare(path: str, what: str, saved: Any, live: Any) -> None:
 
 
 def _describe(dataset: Any) -> dict[str, Any]:
-    described = {"type": type(dataset).__qualname__, "length": _length(dataset)}
+    described: dict[str, Any] = {"type": type(dataset).__qualname__, "length": _length(dataset)}
     fingerprint = getattr(dataset, "fingerprint", None)
     if callable(fingerprint):
         described["fingerprint"] = fingerprint()
+    if isinstance(dataset, Subset):
+        described |= {"indices": _digest(dataset.indices), "of": _describe(dataset.dataset)}
+    elif isinstance(dataset, (ConcatDataset, StackDataset)):
+        parts = dataset.datasets
+        names = parts if isinstance(parts, dict) else range(len(parts))
+        described["parts"] = {str(name): _describe(parts[name]) for name in names}
     return described
+
+
+def _digest(indices: Any) -> str:
+    """Digest which items a subset consists of: a split that was drawn without a seed is another one each time."""
+    try:
+        text = np.asarray(indices, dtype=np.int64).tobytes()
+    except (TypeError, ValueError):  # keys of the user's own
+        text = name_of(list(indices)).encode()
+    return xxhash.xxh3_128_hexdigest(text)
 
 
 def _length(dataset: Any) -> int | None:

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from noisy_data import Noisy, equal, read, seed_all
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
 
 from samestep.data.loader import DataLoader
 from samestep.errors import SamestepError, StateMismatch, WrongPlace
@@ -264,6 +264,45 @@ def test_a_save_right_after_a_resume_with_four_workers():
     assert equal(read(third, 2), reference[2:])
 
 
+@pytest.mark.parametrize("randomness", ["sample", "torch"])
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"sampler": list(range(13))}])
+def test_a_batch_size_that_is_changed_in_training_holds_from_the_next_epoch(order, randomness):
+    """PyTorch's batch sampler can be changed between epochs; the state says so, and resumes with that size alone."""
+
+    def build(batch_size):
+        dataset = Noisy(sample_rng=False)
+        return DataLoader(dataset, batch_size=batch_size, randomness=randomness, num_workers=2, **order)
+
+    seed_all(1)
+    loader = build(3)
+    list(loader)
+    loader.batch_sampler.batch_size *= 2
+    batches = iter(loader)
+    assert [len(next(batches)), len(loader)] == [6, 3]
+    state, process = loader.state_dict(), global_state()
+    with pytest.raises(StateMismatch) as caught:
+        build(3).load_state_dict(state)
+    assert (caught.value.path, caught.value.expected, caught.value.found) == ("batch_size", "6", "3")
+    resumed = build(6)
+    resumed.load_state_dict(state)
+    set_global_state(process)
+    assert equal(list(resumed), list(batches))
+
+
+def test_a_batch_size_that_is_changed_inside_an_epoch_leaves_that_epoch_alone():
+    """The epoch that is open keeps its size, after a resume too."""
+    reference = read(build(), 1)
+    loader = build()
+    batches = iter(loader)
+    first = next(batches)
+    loader.batch_sampler.batch_size = 4
+    resumed = build(batch_size=4)
+    resumed.load_state_dict(loader.state_dict())
+    assert equal([first, *resumed], reference)
+    assert equal([first, *batches], reference)
+    assert [len(batch) for batch in resumed] == [4, 4, 4, 1]
+
+
 class Marked(Noisy):
     def __init__(self, mark):
         super().__init__()
@@ -304,6 +343,38 @@ def test_another_fingerprint_is_refused():
     with pytest.raises(StateMismatch) as caught:
         DataLoader(Marked("v2")).load_state_dict(state)
     assert (caught.value.path, caught.value.expected, caught.value.found) == ("dataset.fingerprint", "v1", "v2")
+
+
+@pytest.mark.parametrize(
+    ("wrap", "path"),
+    [
+        (lambda split: split, "dataset.indices"),
+        (lambda split: Subset(split, range(4)), "dataset.of.indices"),
+        (lambda split: ConcatDataset([Noisy(3), split]), "dataset.parts.1.indices"),
+    ],
+)
+def test_another_split_is_refused(wrap, path):
+    """A random split that is drawn without a seed is another one after a resume, and is refused, also inside."""
+
+    def build_split(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(wrap(random_split(Noisy(), [8, 5], generator)[0]), seed=1)
+
+    state = build_split(0).state_dict()
+    build_split(0).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="another data set") as caught:
+        build_split(1).load_state_dict(state)
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("indices", [torch.tensor([2, 0]), range(2, -1, -2), ["c", "a"]])
+def test_the_indices_of_a_subset_may_be_of_any_kind(indices):
+    """Tensors, ranges and keys tell a subset from another, too."""
+    subset = Subset(Noisy(), indices)
+    state = DataLoader(subset).state_dict()
+    DataLoader(Subset(Noisy(), list(indices))).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="another data set"):
+        DataLoader(Subset(Noisy(), [indices[1], indices[0]])).load_state_dict(state)
 
 
 def test_a_foreign_state_is_refused():

@@ -13,6 +13,7 @@ import struct
 import sys
 import typing
 import uuid
+import warnings
 import zoneinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch, UnsupportedValue
 from samestep.state.codec import Encoder, decode, encode
 from samestep.state.decoding import Decoder
+from samestep.state.in_place import assign_in_place
 
 
 class Color(enum.Enum):
@@ -283,6 +285,27 @@ def test_a_set_of_numbers_keeps_its_order_of_iteration():
     value.add(0)
     assert list(through_json(value)) == list(value) == [8, 0]
     assert encode({"b", "a"}, "x")[0]["value"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("members", [[6, 7, 14], [-1, -3, -34], [8, 0], [0.5, 2, 8], range(1000), []])
+def test_sets_that_their_own_order_does_not_rebuild_keep_it(members):
+    """A set made from the order of {6, 7, 14} iterates otherwise: members are added in an order that gives it."""
+    value = set(members)
+    assert list(through_json(value)) == list(value)
+    assert list(assign_in_place({3}, through_json(value))) == list(value)
+
+
+def test_a_set_that_has_shrunk_is_named():
+    """A set whose table remembers lost members iterates otherwise once it is built again: its path is named once."""
+    value = set(range(1000))
+    for each in range(990):
+        value.discard(each)
+    assert list(set(list(value))) != list(value)  # noqa: C414  (built anew from its order)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            assert set(encode({"ids": value}, "run.state")[0]["ids"]["value"]) == value
+    assert [str(each.message).split(" is a set")[0] for each in caught] == ["run.state.ids"]
 
 
 @pytest.mark.parametrize(

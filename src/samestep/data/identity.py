@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import torch.utils.data
+import xxhash
+from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset
 
+from samestep.data.fetch import name_of
 from samestep.errors import StateMismatch
 
 
@@ -20,11 +24,23 @@ def identity(loader: torch.utils.data.DataLoader[Any], randomness: str, order: s
     """
     return {
         "dataset": _describe(loader.dataset),
-        "batch_size": loader.batch_size,
-        "drop_last": loader.drop_last,
+        **batching(loader),
         "order": order,
         "randomness": randomness,
     }
+
+
+def batching(loader: torch.utils.data.DataLoader[Any]) -> dict[str, Any]:
+    """Read how indices are batched now: PyTorch's own batch sampler may be changed between epochs, and is obeyed.
+
+    Args:
+        loader: The loader.
+
+    Returns:
+        "batch_size", None for single samples or batches of the user's own, and "drop_last".
+    """
+    source = loader if type(loader.batch_sampler) is not BatchSampler else loader.batch_sampler
+    return {"batch_size": source.batch_size, "drop_last": source.drop_last}
 
 
 def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int | None) -> None:
@@ -72,11 +88,26 @@ def _compare(path: str, what: str, saved: Any, live: Any) -> None:
 
 
 def _describe(dataset: Any) -> dict[str, Any]:
-    described = {"type": type(dataset).__qualname__, "length": _length(dataset)}
+    described: dict[str, Any] = {"type": type(dataset).__qualname__, "length": _length(dataset)}
     fingerprint = getattr(dataset, "fingerprint", None)
     if callable(fingerprint):
         described["fingerprint"] = fingerprint()
+    if isinstance(dataset, Subset):
+        described |= {"indices": _digest(dataset.indices), "of": _describe(dataset.dataset)}
+    elif isinstance(dataset, (ConcatDataset, StackDataset)):
+        parts = dataset.datasets
+        names = parts if isinstance(parts, dict) else range(len(parts))
+        described["parts"] = {str(name): _describe(parts[name]) for name in names}
     return described
+
+
+def _digest(indices: Any) -> str:
+    """Digest which items a subset consists of: a split that was drawn without a seed is another one each time."""
+    try:
+        text = np.asarray(indices, dtype=np.int64).tobytes()
+    except (TypeError, ValueError):  # keys of the user's own
+        text = name_of(list(indices)).encode()
+    return xxhash.xxh3_128_hexdigest(text)
 
 
 def _length(dataset: Any) -> int | None:

@@ -20,6 +20,7 @@ class EpochIterator:
     def __init__(self, loader: "DataLoader[Any]", batches: Iterator[list[Any]]) -> None:
         self._loader = loader
         self._batches = batches
+        self.asked = False
         self._ended = False
         self._refusal: tuple[str, str] | None = None
         self._left_behind = False
@@ -34,6 +35,7 @@ class EpochIterator:
         self._rejoin()
         if self._ended:
             raise StopIteration
+        self.asked = True
         if self._loader.iterator is self and self._loader.before_next is not None:
             self._loader.before_next()
             self._rejoin()  # the hook may have loaded a state

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 
 from samestep.data.fetch import KeyedSamples, Task
+from samestep.data.identity import batching
 from samestep.data.inner import InnerLoader
 from samestep.data.order import ComputedCourse, Course, order_seed
 from samestep.data.sampler import PrivateStream, SamplerCourse, SamplerOrder
@@ -63,7 +64,7 @@ class KeyedMode:
             seed: The loader's seed.
             epoch: The epoch.
             start: Batches of it that the loop has had.
-            saved: What `state` gave when the loop had had them; None for a new epoch.
+            saved: What the course's state was when the loop had had them; None for a new epoch.
 
         Returns:
             The course of the epoch and its batches as `[number, batch]`.
@@ -87,8 +88,15 @@ class KeyedMode:
     def check(self, state: dict[str, Any]) -> None:
         """Accept any state: the number of workers does not matter here."""
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Keep workers as they are: nothing in them depends on where an epoch starts."""
+    def load(self, state: dict[str, Any], *, inside: bool) -> None:
+        """Set the sampler to where it stood between two epochs, before the user prepares it for the next one.
+
+        Args:
+            state: The loader's state.
+            inside: Whether it was taken in an open epoch, which `open` will open again.
+        """
+        if self._order is not None and not inside:
+            self._order.set_state(state["sampler"]["start"])
 
     def handed(self, batch: list[Any]) -> None:
         """Learn nothing from a batch."""
@@ -99,8 +107,7 @@ class KeyedMode:
         shuffle_seed = order_seed(seed, epoch) if self._shuffled else None
         return ComputedCourse(
             len(cast("Sized", loader.dataset)),
-            loader.batch_size,
-            drop_last=loader.drop_last,
+            **(saved or batching(loader)),
             shuffle_seed=shuffle_seed,
             start=start,
         )
@@ -110,11 +117,10 @@ class KeyedMode:
         order: SamplerOrder, seed: int, epoch: int, start: int, saved: dict[str, Any] | None
     ) -> SamplerCourse:
         stream = PrivateStream(derive_seed(seed, "sampler", epoch))
-        if saved is not None:
-            order.set_state(saved["start"])
-        if saved is None or "digest" not in saved:
-            saved = None
+        if saved is None:
             order.tell_epoch(epoch)
+        else:
+            order.set_state(saved["start"])
         course = SamplerCourse(order, stream, start, saved)
         course.skip()
         return course

@@ -87,7 +87,9 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         self._epoch = self._position = 0
         self._newest: weakref.ref[EpochIterator] | None = None
         self._course: Course | None = None
+        self._opened: Iterator[list[Any]] | None = None  # batches of an epoch that has no iterator yet
         self._saved: dict[str, Any] | None = None
+        self._loaded_open = False
 
     def _new_mode(self) -> StockMode | KeyedMode:
         return StockMode(self) if self.randomness == "torch" else KeyedMode(self, self.randomness, self._kind)
@@ -103,6 +105,12 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
     def position(self) -> int:
         """Batches of this epoch that the loop has been handed."""
         return self._position
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the loop is in this epoch: an iterator of it has been asked for a batch, and has not ended."""
+        asked = self.iterator is not None and self.iterator.asked
+        return self._course is not None and (self._position > 0 or asked)
 
     @property
     def seed(self) -> int | None:
@@ -136,19 +144,19 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
 
     def _open(self) -> Iterator[list[Any]]:
         opened = self._mode.open(self, self._seed or 0, self._epoch, self._position, self._saved)
-        self._course, self._saved = opened[0], None
+        self._course, self._saved, self._loaded_open = opened[0], None, False
         return opened[1]
 
     def reopen(self, iterator: EpochIterator) -> Iterator[list[Any]]:
         """Let an iterator that was open when a state was loaded go on from there; called by the iterator."""
-        if self._course is not None:
+        if self._course is not None and self._opened is None:
             raise WrongPlace(
                 "A state was loaded while this iterator was open, and a newer iterator goes on from there.",
                 path="iter(DataLoader)",
                 hint="Use the newer iterator.",
             )
-        batches = self._open()
-        self._newest = weakref.ref(iterator)
+        batches = self._open() if self._opened is None else self._opened
+        self._opened, self._newest = None, weakref.ref(iterator)
         return batches
 
     def handed(self, batch: list[Any]) -> None:
@@ -174,7 +182,17 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
 
     def _end_epoch(self) -> None:
         self._epoch, self._position = self._epoch + 1, 0
-        self._newest = self._course = None
+        self._newest = self._course = self._opened = None
+
+    def expect_new_epoch(self) -> None:
+        """Take the next `iter(loader)` for a new epoch, though the state just loaded is inside one.
+
+        So it was for the loop that saved the state, if it kept its iterator in a name: the epoch was open until a
+        new iterator took its place. An iterator that is open already goes on inside the epoch, as it did there.
+        The epoch is opened now, so that the sampler stands where it stood before the loop prepares it for the next.
+        """
+        if self._loaded_open and self._course is None:
+            self._opened = self._open()
 
     # --- state -------------------------------------------------------------------------------------------
 
@@ -189,6 +207,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             "seed": self._seed,
             "epoch": self._epoch,
             "position": self._position,
+            "open": self._course is not None or self._loaded_open,
             **identity(self, self.randomness, self._kind),
             "sampler": self._sampler_state(),
             **self._mode.state(inside=self._course is not None),
@@ -213,16 +232,17 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         """
         check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
         self._mode.check(state)
+        inside = _was_open(state)
+        self._mode.load(state, inside=inside)
         if (open_iterator := self.iterator) is not None:
             open_iterator.leave_behind()
-        self._newest = self._course = None
+        self._newest = self._course = self._opened = None
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
-        self._saved = state["sampler"]
-        self._mode.load(state)
+        self._saved, self._loaded_open = state["sampler"] if inside else None, inside
 
     def __getstate__(self) -> dict[str, Any]:
         """Give what a copy needs: it goes on where this loader stands, with workers and iterators of its own."""
-        running = {"_mode", "_newest", "_course", "_saved", "before_next"}
+        running = {"_mode", "_newest", "_course", "_opened", "_saved", "before_next"}
         return {
             "arguments": {name: value for name, value in vars(self).items() if name not in running},
             "state": self.state_dict(),
@@ -231,8 +251,13 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
     def __setstate__(self, copied: dict[str, Any]) -> None:
         vars(self).update(copied["arguments"])
         self._mode = self._new_mode()
-        self._newest = self._course = self._saved = None
+        self._newest = self._course = self._opened = self._saved = None
         self.load_state_dict(copied["state"])
+
+
+def _was_open(state: dict[str, Any]) -> bool:
+    # States of the first versions do not say it; there, an epoch of computed order that had just begun was closed.
+    return bool(state.get("open", state["position"] > 0 or "digest" in (state["sampler"] or {})))
 
 
 def _kind(shuffle: bool | None, sampler: object, batch_sampler: object) -> str:

@@ -54,6 +54,7 @@ class ComputedCourse:
     def __init__(
         self, length: int, batch_size: int | None, *, drop_last: bool, shuffle_seed: int | None, start: int
     ) -> None:
+        self._batching = {"batch_size": batch_size, "drop_last": drop_last}
         self._draws = _draws(length, batch_size, drop_last, shuffle_seed, start)
 
     def __next__(self) -> Draw:
@@ -62,9 +63,9 @@ class ComputedCourse:
     def handed(self, number: int) -> None:
         """Do nothing: the position says everything."""
 
-    def state(self) -> None:
-        """Give nothing: the position says everything."""
-        return
+    def state(self) -> dict[str, Any]:
+        """Give how this epoch is batched, which a change meanwhile leaves alone; the position says the rest."""
+        return self._batching
 
     def settle(self, saved: dict[str, Any] | None) -> None:
         """Do nothing: nobody else shares the order."""

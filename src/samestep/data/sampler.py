@@ -5,7 +5,8 @@ Replaying draws indices only and never reads a sample.
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,65 @@ class _Mark(NamedTuple):
     stream: dict[str, Any] | None = None
 
 
+class ToldEpoch:
+    """Stands in for a sampler's `set_epoch`, and notes what it was told and whether by the user.
+
+    It stands on the sampler itself, since a sampler need not show the number; one that takes no attributes is
+    watched by its `epoch`.
+
+    Args:
+        sampler: The sampler.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._own: Any = getattr(sampler, "__dict__", {}).get("set_epoch")
+        self._number: Any = None
+        self._shown = self._look()
+        self._by_user = False
+
+    @classmethod
+    def of(cls, sampler: Any) -> "ToldEpoch":
+        """Stand in for this sampler's `set_epoch`, once however many loaders share it."""
+        if isinstance(sampler.set_epoch, cls):
+            return sampler.set_epoch
+        told = cls(sampler)
+        with suppress(AttributeError):
+            sampler.set_epoch = told
+        return told
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Pass on a call of the user."""
+        self._by_user = True
+        return self._pass_on(*arguments, **options)
+
+    def tell(self, number: Any, *, by_user: bool) -> None:
+        """Call `set_epoch` in the loader's name, or again in the user's."""
+        self._by_user = by_user
+        self._pass_on(number)
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the user sets the epoch, by the method or by the attribute."""
+        return self._by_user or self._look() != self._shown
+
+    @property
+    def number(self) -> Any:
+        """What must be told again to get here; None when nothing was told."""
+        shown = self._look()
+        return self._number if shown == self._shown else shown
+
+    def _pass_on(self, *arguments: Any, **options: Any) -> Any:
+        own = self._own or partial(type(self._sampler).set_epoch, self._sampler)
+        answer = own(*arguments, **options)
+        self._number, self._shown = next(iter((*arguments, *options.values())), None), self._look()
+        return answer
+
+    def _look(self) -> int | None:
+        epoch = getattr(self._sampler, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+
 class SamplerOrder:
     """The user's sampler or batch sampler, and the generators found in it.
 
@@ -93,8 +153,8 @@ class SamplerOrder:
         inner = source.sampler if type(source) is BatchSampler else None
         candidates = [each for each in (source, inner) if each is not None]
         self.stateful: Any = next((each for each in candidates if _has_state(each)), None)
-        self._told: Any = next((each for each in candidates if callable(getattr(each, "set_epoch", None))), None)
-        self._last_told = self.told_epoch()
+        told = (ToldEpoch.of(each) for each in candidates if callable(getattr(each, "set_epoch", None)))
+        self._told = next(told, None)
 
     def generators(self) -> dict[str, Generator]:
         """Find the generators that decide the order, but for those of a sampler that has a state of its own."""
@@ -110,7 +170,8 @@ class SamplerOrder:
         sources = () if self.stateful is not None else (self.source, getattr(self.source, "sampler", None))
         for path, source in zip(("sampler", "sampler.sampler"), sources, strict=False):
             for name, value in getattr(source, "__dict__", {}).items():
-                if all(value is not each for each in (self._dataset, *sources)):
+                known = (self._dataset, self._told, *sources)
+                if all(value is not each for each in known):
                     yield f"{path}.{name}", value
 
     def state(self) -> dict[str, Any]:
@@ -118,25 +179,30 @@ class SamplerOrder:
         state: dict[str, Any] = {}
         if states := {path: generator_state(each) for path, each in self.generators().items()}:
             state["generators"] = states
-        if (epoch := self.told_epoch()) is not None:
-            state["epoch"] = epoch
+        if self._told is not None and (epoch := self._told.number) is not None:
+            state |= {"epoch": epoch, "told_by_user": self._told.by_user}
         if self.stateful is not None:
             state["own"] = copy.deepcopy(self.stateful.state_dict())
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Set what decides the draws that come next."""
+        """Set what decides the draws that come next; raise `StateMismatch` before, if a generator is not there."""
+        self._require_generators(state.get("generators", {}))
         if "epoch" in state and self._told is not None:
-            self._told.set_epoch(state["epoch"])
-            self._last_told = self.told_epoch()
+            self._told.tell(state["epoch"], by_user=state.get("told_by_user", False))
         if "own" in state and self.stateful is not None:
             self.stateful.load_state_dict(copy.deepcopy(state["own"]))
         self.set_generators(state.get("generators", {}))
 
     def set_generators(self, states: dict[str, Any]) -> None:
         """Set the generators by path; raise `StateMismatch` for one that is not there."""
-        found = self.generators()
+        found = self._require_generators(states)
         for path, state in states.items():
+            set_generator_state(found[path], state)
+
+    def _require_generators(self, paths: Iterable[str]) -> dict[str, Generator]:
+        found = self.generators()
+        for path in paths:
             if path not in found:
                 raise StateMismatch(
                     "The sampler has lost a generator that the saved state names.",
@@ -144,18 +210,12 @@ class SamplerOrder:
                     found=", ".join(found) or "no generator",
                     hint="Build the sampler as in the run that saved the state.",
                 )
-            set_generator_state(found[path], state)
+        return found
 
     def tell_epoch(self, epoch: int) -> None:
-        """Call `set_epoch` of a sampler that has it, unless the user's own call has changed its epoch."""
-        if self._told is not None and self.told_epoch() == self._last_told:
-            self._told.set_epoch(epoch)
-        self._last_told = self.told_epoch()
-
-    def told_epoch(self) -> int | None:
-        """Read the epoch that `set_epoch` has set, where the sampler shows it."""
-        epoch = getattr(self._told, "epoch", None)
-        return epoch if isinstance(epoch, int) else None
+        """Call `set_epoch` of a sampler that has it, unless the user does so himself."""
+        if self._told is not None and not self._told.by_user:
+            self._told.tell(epoch, by_user=False)
 
 
 class SamplerCourse:

@@ -98,21 +98,17 @@ class StockMode:
         Args:
             loader: The loader; a mode keeps no reference to it.
             start: Batches of it that the loop has had.
-            saved: What the course's state was when the loop had had them, or `rest_state` before the epoch.
+            saved: What the course's state was when the loop had had them; None for a new epoch.
 
         Returns:
             The course of the epoch and its batches as `[number, batch, streams]`.
         """
         self._end_fetching()
-        inside = saved is not None and "digest" in saved
-        with _generators_put_back() if inside else nullcontext():
-            course, batches = self._open(
-                loader, start, saved if inside else None, {} if saved is None else saved["start"]
-            )
+        with _generators_put_back() if saved is not None else nullcontext():
+            course, batches = self._open(loader, start, saved)
         course.settle(saved)
-        if self._loaded is not None and "objects" in self._loaded:
-            self._samples.owned.look()
-            self._samples.owned.set_states(self._loaded["objects"])
+        if self._loaded is not None:
+            self._set_objects(self._loaded)
         self._loaded = None
         return course, batches
 
@@ -152,12 +148,28 @@ class StockMode:
                     hint=f'Set {name} as in the run that saved the state, or use randomness="sample".',
                 )
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take the streams of a state; new workers start with the next epoch."""
-        self._loaded = state["streams"]
+    def load(self, state: dict[str, Any], *, inside: bool) -> None:
+        """Take the streams of a state; new workers start with the next epoch.
+
+        Between two epochs, generators are set now, before the user prepares them for the next epoch.
+
+        Args:
+            state: The loader's state.
+            inside: Whether it was taken in an open epoch, which `open` will open again.
+        """
+        streams = state["streams"]
+        if not inside:
+            self._order.set_state(state["sampler"]["start"])
+            self._set_objects(streams)
+        self._loaded = streams if inside else None
         self._kept = self._batches = None
-        self._streams = dict(state["streams"].get("workers", {}))
-        self._origin = state["streams"].get("origin")
+        self._streams = dict(streams.get("workers", {}))
+        self._origin = streams.get("origin")
+
+    def _set_objects(self, streams: dict[str, Any]) -> None:
+        if "objects" in streams:
+            self._samples.owned.look()
+            self._samples.owned.set_states(streams["objects"])
 
     def handed(self, batch: list[Any]) -> None:
         """Keep where the worker's streams stood behind this batch."""
@@ -168,10 +180,10 @@ class StockMode:
         return {"num_workers": self._workers, "persistent_workers": self._persistent}
 
     def _open(
-        self, loader: Loader, start: int, saved: dict[str, Any] | None, begin: dict[str, Any]
+        self, loader: Loader, start: int, saved: dict[str, Any] | None
     ) -> tuple[SamplerCourse, Iterator[list[Any]]]:
-        self._order.set_state(begin)
         if saved is not None and self._loaded is not None:
+            self._order.set_state(saved["start"])
             set_global_state(self._loaded["process"])
         elif not self._persistent:
             self._streams = {}

@@ -4,10 +4,13 @@ Plain values stay readable JSON; every other value is `{"$kind": …, "value": �
 and one that shares memory with others `{"$view": {base, dtype, shape, strides, offset}}`. A list, dict, set, deque or
 bytearray that lies at several places is `{"$shared": number, "value": …}` at the first, `{"$same": number}` at others.
 Kept are values, types, order, and which tensors and which of these containers are one. Not kept are requires_grad and
-being a Parameter: the module adapter restores the flags of live parameters.
+being a Parameter (the module adapter restores the flags of live parameters), nor the order in which sets iterate: that
+of texts changes from process to process anyway; that of numbers is kept where an order of adding them can be found
+that gives it, and a warning names the others.
 """
 
 import json
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -23,6 +26,7 @@ from samestep.state.decoding import DEEPEST, decode
 from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_SCALAR, Leaf, is_plain_text
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
 from samestep.state.lookup import FACTORIES, class_name
+from samestep.state.order import order_to_add
 from samestep.state.paths import child_path
 from samestep.state.snapshot import Json
 from samestep.state.tensors import why_unsupported
@@ -161,11 +165,14 @@ class Encoder:
         return _kind("namedtuple", fields, **{"class": name, "fields": list(value._fields)})
 
     def _set(self, value: set[object] | frozenset[object], path: str, elements: tuple[object, ...]) -> Json:
-        members = [self._key(each, path, elements) for each in value]
-        if not all(isinstance(each, (int, float, complex)) for each in value):
-            # Numbers keep their order of iteration. That of texts differs from process to process anyway, so they
-            # are sorted, and equal sets give equal checkpoints.
-            members.sort(key=json.dumps)
+        if all(isinstance(each, (int, float, complex)) for each in value):
+            order = order_to_add(value)
+            if order is None:
+                warnings.warn(_OTHER_ORDER.format(path=path or "The value"), stacklevel=2)
+            members = [self._key(each, path, elements) for each in order or value]
+        else:
+            # Texts are iterated in another order in every process anyway: sorted, equal sets give equal checkpoints.
+            members = sorted((self._key(each, path, elements) for each in value), key=json.dumps)
         return _kind("set" if type(value) is set else "frozenset", members)
 
     def _slice(self, value: slice, path: str, elements: tuple[object, ...]) -> Json:
@@ -224,6 +231,11 @@ class Encoder:
         slice: _slice,
     }
 
+
+_OTHER_ORDER = (
+    "{path} is a set that iterates in another order after a resume; if its order decides anything, iterate over"
+    " sorted(…), or keep a dict."
+)
 
 _SHARED_WITH_TORCH = frozenset(
     (np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64)

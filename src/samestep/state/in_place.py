@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samestep.state.order import order_to_add
 from samestep.state.tensors import copy_into
 
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
@@ -113,9 +114,9 @@ class _Plan:
             for key, each in items:
                 live[key] = each
         elif isinstance(saved, set):
-            members = list(saved)
+            members = order_to_add(saved) or list(saved)
             live.clear()
-            for each in members:  # one by one, as decoding does: the table, and so the order, grows the same way
+            for each in members:  # one by one, so that the table grows as that of a set made from a list
                 live.add(each)
         elif isinstance(saved, bytearray):
             live[:] = bytes(saved)

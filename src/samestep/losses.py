@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from samestep.messages import user_frame, warn_user
 from samestep.state.attributes import AttributeWatch
 from samestep.state.audit import find_untracked
@@ -37,8 +35,7 @@ class LossWatch:
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._objects = objects
-        modules = {name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)}
-        self._attributes = AttributeWatch(modules)
+        self._attributes = AttributeWatch(objects)
         self._named: set[str] = set()
         self._read: set[tuple[CodeType, int]] = set()
         self.stepping: CodeType | None = None

@@ -492,6 +492,17 @@ def test_untracked_objects_are_named_once(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
+def test_an_untracked_evaluation_loader_is_named(tmp_path: Path) -> None:
+    """A samestep loader that evaluates without being tracked would begin at epoch 0 again: it is named."""
+    run, _, update = small(tmp_path, save_every=1)
+    validation = samestep.DataLoader(list(range(4)))
+    with pytest.warns(UserWarning, match=r"(?s)not tracked.*validation \(loader\)"):
+        for _ in run.steps(2):
+            run.step(loss=update())
+            with run.isolated():
+                list(validation)
+
+
 def test_carried_variables_and_changing_attributes_are_named(tmp_path: Path) -> None:
     """What a loop carries in local variables, and what it changes in plain attributes, is named at the first save."""
     run, model, update = small(tmp_path, save_every=1)

@@ -296,3 +296,14 @@ def test_a_checkpoint_from_a_device_loads_without_it(stored):
     for parameter in net.parameters():
         assert {each.device.type for each in fresh.state[parameter].values()} == {"cpu"}
         assert torch.equal(fresh.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+
+
+def test_another_class_of_optimizer_is_refused():
+    """The state of Adam does not go into SGD, which would silently train on without it."""
+    model = torch.nn.Linear(2, 1)
+    adam = torch.optim.Adam(model.parameters())
+    items = capture({"model": model, "optimizer": adam})
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(StateMismatch, match="does not fit") as caught:
+        restore({"model": model, "optimizer": sgd}, items)
+    assert "it is a Adam in the checkpoint and a SGD here" in str(caught.value)

@@ -37,11 +37,13 @@ def capture_optimizer(name: str, optimizer: Optimizer, names: ParameterNames) ->
     """
     encoder = Encoder()
     params = [_names_in(name, optimizer, index, names) for index in range(len(optimizer.param_groups))]
+    tree: dict[str, Json]
     if _has_own_code(optimizer):
         tree = {"groups": [{"params": each} for each in params]}
         tree["own"] = encoder.encode(optimizer.state_dict(), name)
     else:
         tree = encoder.encode(_by_name(name, optimizer, params, names), name)
+    tree["type"] = type(optimizer).__name__
     return Item(kind="optimizer", tree=tree, tensors=encoder.finish())
 
 
@@ -109,6 +111,9 @@ class OptimizerRestoration(Restoration):
     # --- checks ----------------------------------------------------------------------------------------
 
     def _compare_kinds(self) -> list[str]:
+        saved, live = self._item.tree.get("type"), type(self._optimizer).__name__
+        if saved not in {None, live}:
+            return [f"it is a {saved} in the checkpoint and a {live} here"]
         if _has_own_code(self._optimizer) == self._has_own_code:
             return []
         who = "the checkpoint" if self._has_own_code else "the live object"

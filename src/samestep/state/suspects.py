@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def kind_of_suspect(value: object, shapes: Sequence[tuple[torch.Size, ...]]) -> 
     if isinstance(value, nn.Module):
         return "module" if _trains(value, shapes) else None
     if isinstance(value, DataLoader):
-        return "loader" if _shuffles(value) else None
+        return "loader" if _has_epochs(value) or _shuffles(value) else None
     if isinstance(value, Sampler):
         return None if _is_in_order(value) else "sampler"
     return _kind_of_others(value)
@@ -92,6 +93,11 @@ def _trains(module: nn.Module, shapes: Sequence[tuple[torch.Size, ...]]) -> bool
         return True
     has_buffers = next(module.buffers(), None) is not None
     return has_buffers and module.training and not isinstance(module, nn.modules.loss._Loss)  # noqa: SLF001
+
+
+def _has_epochs(loader: Any) -> bool:
+    """Tell a samestep loader in use: its epoch is state even where its order is not, samples are keyed by it."""
+    return getattr(loader, "is_samestep_loader", False) and bool(loader.epoch or loader.is_open)
 
 
 def _shuffles(loader: "DataLoader[object]") -> bool:

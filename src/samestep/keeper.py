@@ -60,7 +60,7 @@ class Keeper:
         self._found: tuple[Checkpoint, Snapshot] | None = None
         self._sought = self._asked = self._busy = False
         self._marked: MarkedSnapshot | None = None
-        self._again: Mapping[str, Item] | None = None
+        self._again: tuple[Mapping[str, Item], Collection[str]] | None = None
         self._name: str | None = None
         self._at_boundary: tuple[int, int] | None = None
         self.unsaved = self._warned = False
@@ -107,7 +107,7 @@ class Keeper:
         self._tracked.restore(snapshot.items, allow_missing, inside=saved.inside)
         self.scoring.restored(snapshot.metrics, self.updates())
         if saved.inside:
-            self._again = snapshot.items
+            self._again = snapshot.items, allow_missing
         elif saved.kind == "epochs":
             self._tracked.expect_new_epoch()
 
@@ -119,7 +119,7 @@ class Keeper:
     def restore_again(self, leader: str | None) -> None:
         """Overwrite what the statements at the top of a resumed epoch have changed by running again."""
         if self._again is not None:
-            self._tracked.reapply(self._again, leader)
+            self._tracked.reapply(*self._again, leader)
             self._again = None
 
     # --- saving -----------------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ class Values:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the values, in place where they can be: a name that the script gave one of them stays its name."""
-        for name, value in state.items():
-            vars(self)[name] = assign_in_place(vars(self).get(name), value)
+        assign_in_place(vars(self), {**vars(self), **state})
 
 
 @dataclass

@@ -76,7 +76,7 @@ class Tracked:
                 hint="Call run.track(model=model, optimizer=optimizer, …) before the loop.",
             )
         self._watch = GradientWatch(each for each in self.objects.values() if isinstance(each, torch.optim.Optimizer))
-        return LossWatch(self.objects)
+        return LossWatch(self.objects | self._own)
 
     def items(self) -> dict[str, Item]:
         """Capture the state of everything: plain trees, and live references to the tensors."""
@@ -95,13 +95,14 @@ class Tracked:
         """Put everything into the saved state, or raise and change nothing; inside an epoch, `reapply` follows."""
         restore(self.objects | self._own, items, allow_missing=allow_missing, defer_added_groups=inside)
 
-    def reapply(self, items: Mapping[str, Item], leader: str | None) -> None:
+    def reapply(self, items: Mapping[str, Item], allow_missing: Collection[str], leader: str | None) -> None:
         """Restore everything but the leading loader again, right before the first batch of a resumed epoch.
 
         The statements between the top of the epoch and its batches have just run a second time (`run.state.total = 0`,
         `optimizer.zero_grad()`, a draw); the state after them, and what came since, is in the checkpoint.
         """
-        reapply(self.objects | self._own, items, except_for=() if leader is None else (leader,))
+        open_loader = () if leader is None else (leader,)
+        reapply(self.objects | self._own, items, except_for=open_loader, allow_missing=allow_missing)
 
     def require_unread(self) -> None:
         """Raise if a loader has handed out batches before the loop began: a resume could not hand them out again."""

@@ -3,8 +3,15 @@
 States are plain values (ints, floats, strings, tuples, lists, dicts, NumPy arrays and CPU tensors), never pickles.
 """
 
+import functools
+import os
 import random
+import sys
+import sysconfig
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -154,33 +161,42 @@ def seed_generator(generator: Generator, seed: int) -> None:
         generator.seed(seed)
 
 
-def find_generators(root: object, path: str = "") -> dict[str, Generator]:
-    """Find the generator objects that an object holds: in its attributes, lists, tuples and dicts, at any depth.
+def find_generators(root: object, path: str = "", *, without: tuple[object, ...] = ()) -> dict[str, Generator]:
+    """Find the generator objects that an object can draw from, at any depth.
+
+    Looked through are attributes, slots, lists, tuples and dicts, the parts of a `functools.partial`, the objects of
+    bound methods, and of the user's own functions and classes their closures, defaults, attributes and the global
+    names that their code uses.
 
     Args:
         root: The object to look through: a data set, a transform, a sampler.
         path: The name to put before each path.
+        without: Objects that are not entered.
 
     Returns:
-        Generators by their path, such as "transform.transforms[0].rng", each object once. Modules of `torch.nn`,
-        tensors, arrays, functions, classes and containers of more than 1,000 elements are not entered.
+        Generators by their path, such as "transform.transforms[0].rng", each object once. Not entered are tensors,
+        arrays, Python modules, functions and classes of installed packages, containers of more than 1,000 elements,
+        and anything behind the first 20,000 objects.
     """
-    return dict(_walk(root, path, set()))
+    found: dict[str, Generator] = {}
+    seen: dict[int, object] = {id(each): each for each in without}
+    ahead = deque([(path, root)])
+    while ahead and len(seen) <= _MOST_OBJECTS:
+        path, value = ahead.popleft()  # the nearest first, so that the bound cuts off what is far away
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen[id(value)] = value  # kept, for the number of an object that is gone may be given to the next
+        if isinstance(value, _GENERATOR_TYPES):
+            found[path] = value
+            continue
+        with suppress(Exception):  # proxies may raise anything when they are looked at
+            ahead.extend((f"{path}{name}".removeprefix("."), child) for name, child in _children(value))
+    return found
 
 
-def _walk(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, Generator]]:
-    if id(value) in seen or isinstance(value, _LEAVES):
-        return
-    seen.add(id(value))
-    if isinstance(value, _GENERATOR_TYPES):
-        yield path, value
-        return
-    for name, child in _children(value):
-        yield from _walk(child, f"{path}{name}".removeprefix("."), seen)
-
-
-_LEAVES = (str, bytes, int, float, complex, type(None), type, np.ndarray, torch.Tensor, torch.nn.Module)
+_LEAVES = (str, bytes, int, float, complex, type(None), np.ndarray, torch.Tensor, ModuleType, CodeType)
 _MOST_ELEMENTS = 1_000
+_MOST_OBJECTS = 20_000
 
 
 def _children(value: object) -> Iterator[tuple[str, object]]:
@@ -189,6 +205,63 @@ def _children(value: object) -> Iterator[tuple[str, object]]:
             yield from ((f"[{index}]", child) for index, child in enumerate(value))
     elif isinstance(value, dict):
         if len(value) <= _MOST_ELEMENTS:
-            yield from ((f"[{key!r}]", child) for key, child in value.items())
-    elif hasattr(value, "__dict__") and not callable(getattr(value, "__globals__", None)):
-        yield from ((f".{name}", child) for name, child in vars(value).items())
+            yield from ((f"[{key!r}]", child) for key, child in list(value.items()))
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, (staticmethod, classmethod, property)):
+        yield "()", value.fget if isinstance(value, property) else value.__func__
+    elif isinstance(value, (MethodType, BuiltinMethodType)):
+        yield from ((".__self__", value.__self__), ("()", getattr(value, "__func__", None)))
+    else:
+        yield from _of_instance(value)
+
+
+def _of_instance(value: object) -> Iterator[tuple[str, object]]:
+    yield from ((f".{name}", child) for name, child in list(getattr(value, "__dict__", {}).items()))
+    for each in type(value).__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            yield f".{name}", getattr(value, name, None)
+    yield "", type(value)
+
+
+def _of_class(value: type) -> Iterator[tuple[str, object]]:
+    for each in value.__mro__:
+        if _is_users(getattr(sys.modules.get(each.__module__), "__file__", None), each.__module__):
+            yield from ((f".{name}", child) for name, child in list(vars(each).items()))
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
+    yield from ((f".{name}", child) for name, child in list(vars(function).items()))
+    if not _is_users(function.__code__.co_filename, function.__module__):
+        return
+    yield from ((".__defaults__", function.__defaults__), (".__kwdefaults__", function.__kwdefaults__))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            yield f".{name}", cell.cell_contents
+    for name in _names(function.__code__):
+        if name in function.__globals__:
+            yield f"():{name}", function.__globals__[name]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+_INSTALLED = tuple(
+    {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}  # noqa: PTH118
+    | {os.path.join(os.path.dirname(__file__), ""), "<frozen"}  # noqa: PTH118, PTH120
+)
+
+
+@functools.cache
+def _is_users(file: str | None, module: str | None) -> bool:
+    """Tell the user's own code from that of an installed package, by its file; a notebook's has none."""
+    return module == "__main__" if file is None else not file.startswith(_INSTALLED)

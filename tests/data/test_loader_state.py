@@ -62,9 +62,10 @@ def test_what_cannot_be_exact_is_refused(options, message):
 
 
 def test_iterable_data_sets_are_refused():
-    """An iterable data set is refused in one sentence, until it is supported."""
-    with pytest.raises(SamestepError, match="Iterable data sets are not supported yet"):
+    """An iterable data set is refused in one sentence, until it is supported, and what to do instead is said."""
+    with pytest.raises(SamestepError, match="Iterable data sets are not supported yet") as caught:
         DataLoader(Endless())
+    assert "save at the ends of epochs only" in caught.value.hint
 
 
 # --- epochs -----------------------------------------------------------------------------------------------

@@ -77,12 +77,13 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_alone(tmp_path, method):
         assert not alive
 
 
-def test_the_workers_end_when_the_main_process_is_killed(tmp_path):
-    """Workers whose main process is gone end by themselves."""
-    with started(tmp_path, TRAINING.format(method="fork")) as process:
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_end_when_the_main_process_is_killed(tmp_path, method):
+    """Workers whose main process is gone end by themselves, and a fork server with them."""
+    with started(tmp_path, TRAINING.format(method=method)) as process:
         assert process.stdout.readline() == "running\n"
         workers = children(process)
-        assert len(workers) == 2
+        assert len(workers) >= 2
         process.kill()
         _, alive = psutil.wait_procs(workers, timeout=20)
         assert not alive
@@ -101,16 +102,19 @@ class Hanging(torch.utils.data.Dataset):
             time.sleep(1000)
         return index
 
-batches = iter(DataLoader(Hanging(), seed=0, num_workers=1, prefetch_factor=2))
-next(batches)
-time.sleep(0.5)
-print("running", flush=True)
+if __name__ == "__main__":
+    options = {{"num_workers": 1, "prefetch_factor": 2, "multiprocessing_context": "{method}"}}
+    batches = iter(DataLoader(Hanging(), seed=0, **options))
+    next(batches)
+    time.sleep(0.5)
+    print("running", flush=True)
 """
 
 
-def test_the_main_process_can_end_its_workers(tmp_path):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_the_main_process_can_end_its_workers(tmp_path, method):
     """A worker that hangs ends on the SIGTERM of its own main process, when that one exits."""
-    with started(tmp_path, HANGING) as process:
+    with started(tmp_path, HANGING.format(method=method)) as process:
         began = time.monotonic()
         output, errors = process.communicate(timeout=60)
         assert output == "running\n", errors

@@ -54,7 +54,7 @@ class InnerLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Any:
         # Not when kept workers begin a new epoch: PyTorch then waits for them, and Ctrl-C must get through.
-        with signals_held_back() if self._starts_workers else nullcontext():
+        with signals_held_back(self.multiprocessing_context) if self._starts_workers else nullcontext():
             batches = super().__iter__()
         self._starts_workers = self._starts_workers and not self.persistent_workers
         return batches

@@ -275,6 +275,9 @@ def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) 
             path="DataLoader.dataset",
             expected="a map-style data set, with __getitem__ and __len__",
             found=type(dataset).__name__,
+            hint="Until they are, read it with PyTorch's loader and save at the ends of epochs only, as in"
+            ' Run(save_every="1 epoch"): inside an epoch its position is not saved, so no resume there is exact,'
+            " run.boundary or not.",
         )
     if not in_order:
         raise SamestepError(

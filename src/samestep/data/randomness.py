@@ -1,6 +1,5 @@
 """Owns the random numbers of one sample or batch while it is fetched. Never decides which sample comes next."""
 
-import functools
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from samestep.errors import StateMismatch, WrongPlace
 from samestep.generators import (
@@ -74,31 +74,44 @@ def sample_rng() -> np.random.Generator:
 _GLOBAL = (torch.default_generator, np.random.mtrand._rand, random._inst)  # noqa: SLF001
 
 
-def own_generators(root: object, path: str) -> dict[str, Generator]:
-    """Find the generator objects that an object holds, but for the process's own three.
+def own_generators(root: object, path: str, *, without: tuple[object, ...] = ()) -> dict[str, Generator]:
+    """Find the generator objects that an object draws from, but for the process's own three.
 
     Args:
         root: The object to look through.
         path: The name to put before each path.
+        without: Objects that are not entered.
 
     Returns:
         Generators by their path.
     """
-    found = find_generators(root, path)
-    return {path: each for path, each in found.items() if not any(each is other for other in _GLOBAL)}
+    found = find_generators(root, path, without=without)
+    in_worker = get_worker_info() is not None
+    return {
+        path: each
+        for path, each in found.items()
+        if not any(each is other for other in _GLOBAL) and not (in_worker and _is_of_device(each))
+    }
+
+
+def _is_of_device(generator: Generator) -> bool:
+    """Tell whether a generator lives on a device, which a forked worker must not touch, nor can draw from."""
+    return isinstance(generator, torch.Generator) and generator.device.type != "cpu"
 
 
 class OwnedGenerators:
-    """The generator objects that a data set and its collate function hold, found once in each process.
+    """The generator objects that a data set and its collate function draw from, found once in each process.
+
+    Others may draw from them too, the loop for one: they are put back after each fetch in the main process.
 
     Args:
         dataset: The data set, with the transforms that hang on it.
-        collate_fn: The collate function; the object of a bound method and the parts of a partial are looked at.
+        collate_fn: The collate function.
     """
 
     def __init__(self, dataset: object, collate_fn: object) -> None:
         self._dataset = dataset
-        self._collate = _parts(collate_fn)
+        self._collate = collate_fn
         self._found: dict[str, Generator] = {}
 
     def look(self) -> bool:
@@ -132,12 +145,6 @@ class OwnedGenerators:
                     hint="Create it in the data set's __init__ or in worker_init_fn, not when it is first used.",
                 )
             set_generator_state(self._found[path], state)
-
-
-def _parts(collate_fn: object) -> list[object]:
-    if isinstance(collate_fn, functools.partial):
-        return [*_parts(collate_fn.func), collate_fn.args, collate_fn.keywords]
-    return [collate_fn, getattr(collate_fn, "__self__", None)]
 
 
 @contextmanager

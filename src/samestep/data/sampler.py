@@ -160,7 +160,7 @@ class SamplerOrder:
         """Find the generators that decide the order, but for those of a sampler that has a state of its own."""
         found: dict[str, Generator] = {}
         for path, root in self._roots():
-            for name, each in own_generators(root, path).items():
+            for name, each in own_generators(root, path, without=(self._dataset, self._told, self.source)).items():
                 if not any(each is known for known in found.values()):
                     found[name] = each
         return found

@@ -5,12 +5,17 @@ has saved, and end when it ends them or is gone.
 """
 
 import functools
+import multiprocessing
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -43,11 +48,16 @@ class WorkerStart:
 
 
 @contextmanager
-def signals_held_back() -> Iterator[None]:
+def signals_held_back(context: BaseContext | None) -> Iterator[None]:
     """Hold signals back while workers start, so that none meets a worker that has no shield yet.
 
     The mask is inherited by the children; a signal to this process waits and arrives at the end.
+
+    Args:
+        context: How the workers are started; None as `multiprocessing` is set.
     """
+    if (context or multiprocessing).get_start_method() != "fork":
+        resource_tracker.ensure_running()  # CPython lets SIGTERM through when it starts the tracker
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     try:
         yield
@@ -61,30 +71,61 @@ def _shield(main: int) -> None:
         signal.signal(each, _ignore)
         signal.siginterrupt(each, False)  # noqa: FBT003 - positional only
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
-    if hasattr(signal, "sigwaitinfo"):
-        _obey_only({main, os.getppid()})
-    else:  # macOS: PyTorch's own handler ends the worker
+    main_alone_ends = hasattr(signal, "sigtimedwait") and _is_held_back_everywhere(signal.SIGTERM)
+    if main_alone_ends:
+        _hold_back_sigterm()
+    else:  # PyTorch's own handler ends the worker, whoever asks
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    senders = {main, os.getppid()} if main_alone_ends else set()
+    threading.Thread(target=_wait_for_end, args=(senders,), daemon=True, name="samestep-end").start()
+
+
+def _is_held_back_everywhere(number: signal.Signals) -> bool:
+    """Tell whether every other thread holds a signal back, so that one thread can wait for it.
+
+    The workers of a fork server have its mask, not ours: what they import (OpenBLAS) starts threads that take it.
+    """
+    own = threading.get_native_id()
+    for status in Path("/proc/self/task").glob("*/status"):
+        try:
+            text = status.read_text(encoding="utf-8")
+        except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            continue
+        lines = dict(line.partition(":")[::2] for line in text.splitlines())
+        if int(lines["Pid"]) != own and not int(lines["SigBlk"], 16) >> (number - 1) & 1:
+            return False
+    return True
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Ignore a signal that is meant for the main process."""
 
 
-def _obey_only(senders: set[int]) -> None:
-    """End on SIGTERM from these processes and on no other: only a wait for the signal tells who sent it."""
+def _hold_back_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.signal(signal.SIGTERM, _ignore)
-    threading.Thread(target=_wait_for_end, args=(senders,), daemon=True, name="samestep-sigterm").start()
     # What a data set starts from here must be endable: a blocked signal is inherited by forks and programs.
     os.register_at_fork(after_in_child=_unblock)
     subprocess.Popen.__init__ = _with_sigterm(subprocess.Popen.__init__)  # type: ignore[method-assign]
 
 
+_LOOKS_EVERY = 2.0
+"""Seconds between two looks whether the main process still lives."""
+
+
 def _wait_for_end(senders: set[int]) -> None:
-    while True:
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid in senders:
-            os._exit(0)  # as PyTorch's own handler does on its parent's SIGTERM
+    """End on SIGTERM from these processes and on no other, or when the main process is gone.
+
+    Only a wait for the signal tells who sent it. PyTorch's own watch sees the parent die; that of a worker from a
+    fork server is the server, which lives as long as its workers do.
+    """
+    main = multiprocessing.parent_process()
+    while main is None or main.is_alive():
+        if not senders:
+            time.sleep(_LOOKS_EVERY)
+        elif (got := signal.sigtimedwait({signal.SIGTERM}, _LOOKS_EVERY)) is not None and got.si_pid in senders:
+            break
+    os._exit(0)  # as PyTorch's own handler does on its parent's SIGTERM
 
 
 def _unblock() -> None:

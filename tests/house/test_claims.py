@@ -35,3 +35,9 @@ def test_claims_are_printed():
     words = [sys.executable, ROOT / "docs" / "proven.py"]
     printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     assert printed.count("\n- ") == sum(len(functions_that_test(path)) for path in TESTS)
+
+
+def test_what_is_proved_is_printed_anew():
+    """docs/proven.md is what `python docs/proven.py` prints of the tests as they are."""
+    printed = subprocess.run([sys.executable, ROOT / "docs" / "proven.py"], capture_output=True, text=True, check=True)
+    assert (ROOT / "docs" / "proven.md").read_text(encoding="utf-8") == printed.stdout

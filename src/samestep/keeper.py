@@ -63,6 +63,7 @@ class Keeper:
         self._again: tuple[Mapping[str, Item], Collection[str]] | None = None
         self._name: str | None = None
         self._at_boundary: tuple[int, int] | None = None
+        self._asked_at: tuple[int, int] | None = None
         self.unsaved = self._warned = False
 
     # --- restoring --------------------------------------------------------------------------------------
@@ -104,11 +105,13 @@ class Keeper:
 
     def _restore(self, snapshot: Snapshot, allow_missing: Collection[str]) -> None:
         saved = self._tracked.saved_progress(snapshot.items)
-        self._tracked.restore(snapshot.items, allow_missing, inside=saved.inside)
+        # Where boundaries are marked at the end of bodies, nothing tells when the top of the epoch is over.
+        again = saved.inside and not saved.ends_bodies
+        self._tracked.restore(snapshot.items, allow_missing, inside=again)
         self.scoring.restored(snapshot.metrics, self.updates())
-        if saved.inside:
+        if again:
             self._again = snapshot.items, allow_missing
-        elif saved.kind == "epochs":
+        elif saved.kind == "epochs" and not saved.inside:
             self._tracked.expect_new_epoch()
 
     @property
@@ -126,7 +129,11 @@ class Keeper:
 
     def ask(self) -> None:
         """Ask for a checkpoint at the next boundary."""
-        self._asked = True
+        self._asked, self._asked_at = True, self._place()
+
+    def is_asked_here(self) -> bool:
+        """Tell whether a checkpoint has been asked for since the last update."""
+        return self._asked and self._asked_at == self._place()
 
     def boundary(self, *, ends_epoch: bool = False) -> None:
         """Take the checkpoint that is due: the whole body before this place is done."""

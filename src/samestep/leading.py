@@ -21,21 +21,29 @@ class Leading:
         self._asked: list[str] = []
         self._epoch: int | None = None
         self._by_hand = False
+        self._places: dict[str, object] = {}
         self.name: str | None = None
 
     def begin_epoch(self, name: str | None = None) -> None:
         """Forget the last epoch; when it is resumed inside, its leader is known."""
         self._asked.clear()
+        self._places.clear()
         self._by_hand = False
         self.name = name if name in self._loaders else None
         self._epoch = None if self.name is None else self._loaders[self.name].epoch
 
-    def asks(self, name: str) -> bool:
-        """Note that a loader is asked for a batch; tell whether this is a boundary."""
+    def asks(self, name: str, place: object) -> bool:
+        """Note that a loader is asked for a batch; tell whether this is a boundary.
+
+        Args:
+            name: The loader.
+            place: Where in the script: a `next(batches)` elsewhere in the body is no boundary.
+        """
+        first = self._places.setdefault(name, place)
         if self.name is None:
             self._asked = [*(each for each in self._asked if each != name), name]
             return False
-        return name == self.name and self._loaders[name].epoch == self._epoch
+        return name == self.name and place == first and self._loaders[name].epoch == self._epoch
 
     def step(self) -> None:
         """Note that an update is completed: the first one of an epoch shows who leads it."""

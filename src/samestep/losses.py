@@ -1,6 +1,5 @@
 """Owns the warnings of what a resume would lose: untracked objects, carried variables, attributes. Saves nothing."""
 
-import inspect
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
@@ -9,7 +8,6 @@ from samestep.messages import user_frame, warn_user
 from samestep.state.attributes import AttributeWatch
 from samestep.state.audit import find_untracked
 from samestep.state.carried import find_carried
-from samestep.state.source import is_installed
 
 _UNTRACKED = "These decide the next step but are not tracked, so a resume loses them"
 _CARRIED = (
@@ -19,10 +17,6 @@ _CARRIED = (
 _CHANGED = (
     "These attributes have changed and are in no state_dict, so a resume begins them anew; make them buffers, or save"
     " them by get_extra_state"
-)
-_WRAPPED = (
-    "The loader is read through this generator; the batches that it reads ahead are lost at a resume, unless it"
-    " reads one only when it is asked for one"
 )
 
 
@@ -38,7 +32,6 @@ class LossWatch:
         self._attributes = AttributeWatch(objects)
         self._named: set[str] = set()
         self._read: set[tuple[CodeType, int]] = set()
-        self.stepping: CodeType | None = None
 
     def warn(self) -> None:
         """Look from the user's frame that asked for the next batch, step or epoch, and warn of what is new."""
@@ -47,7 +40,6 @@ class LossWatch:
             untracked = find_untracked(frame, self._objects)
             self._warn_of(_UNTRACKED, [f"{each.name} ({each.kind}), {each.file}:{each.line}" for each in untracked])
             self._warn_of(_CARRIED, self._carried(frame))
-            self._warn_of(_WRAPPED, self._wrapper(frame))
         self._warn_of(_CHANGED, self._attributes.changed())
 
     def _carried(self, frame: FrameType) -> list[str]:
@@ -56,13 +48,6 @@ class LossWatch:
             return []
         self._read.add(place)
         return [f"{each.name}, {each.file}:{each.line}" for each in find_carried(frame)]
-
-    def _wrapper(self, frame: FrameType) -> list[str]:
-        code = frame.f_code
-        is_generator = bool(code.co_flags & inspect.CO_GENERATOR)
-        if not is_generator or code is self.stepping or is_installed(code.co_filename):
-            return []
-        return [f"{code.co_qualname}, {code.co_filename}:{code.co_firstlineno}"]
 
     def _warn_of(self, what: str, found: list[str]) -> None:
         # The value of an attribute goes on changing; what stands before the colon is its name.

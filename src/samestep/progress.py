@@ -57,7 +57,8 @@ class Progress:
         finished_at: The bound of the loop that `run.stop` ended; 0 while it goes on.
         stopping: Whether `run.stop` has been called and the loop has not ended yet.
         leader: Inside an epoch, the tracked loader whose batches are its boundaries; None when there is none.
-        top_random: Inside an epoch, the random state at its top.
+        ends_bodies: Whether the epoch's boundaries are marked by hand at the end of its bodies.
+        top: Inside an epoch, the random state and the tracked loaders at its top.
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
         metrics_bytes: How much of `metrics.jsonl` belongs to this state.
@@ -72,11 +73,16 @@ class Progress:
     finished_at: int = 0
     stopping: bool = False
     leader: str | None = None
-    top_random: dict[str, Any] | None = None
+    ends_bodies: bool = False
+    top: dict[str, Any] | None = None
     loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
     metrics_bytes: int = 0
     values: Values = field(default_factory=Values)
+
+    def leave_epoch(self) -> None:
+        """Count an epoch as done."""
+        self.epoch, self.inside, self.ends_bodies, self.top = self.epoch + 1, False, False, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -102,7 +108,8 @@ _PLAIN = (
     "finished_at",
     "stopping",
     "leader",
-    "top_random",
+    "ends_bodies",
+    "top",
     "loop_ends",
     "best",
     "metrics_bytes",

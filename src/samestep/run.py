@@ -1,6 +1,5 @@
 """The loop's companion: the only place where state, data and store meet. Knows no file format and no tensor."""
 
-import inspect
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from samestep.attempt import Attempt
 from samestep.errors import SamestepError, WrongPlace
 from samestep.keeper import Keeper, Loop
 from samestep.leading import Leading
+from samestep.messages import user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
@@ -87,7 +87,7 @@ class Run:
         self._random = OwnRandomState()
         self._loop: Loop | None = None
         self._loops_begun = self._isolation = 0
-        self._left_early = False
+        self._left_early = self._stepped_in_epoch = self._marked_in_epoch = False
 
     # --- what the training is made of -------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Run:
             while self._goes_on(progress.epoch, loop):
                 self._begin_epoch()
                 yield progress.epoch
-                progress.epoch, progress.inside, progress.top_random = progress.epoch + 1, False, None
+                progress.leave_epoch()
                 self._boundary(ends_epoch=True)
 
     def steps(self, n: int) -> Iterator[int]:
@@ -166,9 +166,22 @@ class Run:
     def boundary(self) -> None:
         """Mark by hand the place where the whole body before it is done: for `while` loops and foreign loaders.
 
-        In a `while` loop put it at the top of the body; outside `epochs` and `steps` its first call restores the newest
-        checkpoint, and `run.save()` after the last one saves at once. In a loop over a foreign loader put it at the
-        end of the body; the loader must be tracked, with a `state_dict` of its own.
+        In a `while` loop put it at the top of the body, before anything is asked of the run: outside `epochs` and
+        `steps` its first call restores the newest checkpoint. Behind the loop, `run.save()` and `run.close()` keep what
+        it ended with. In a loop over a foreign loader put it at the end of the body; the loader must be tracked, with a
+        `state_dict` of its own. What stands at the top of an epoch then counts again when that epoch is resumed.
+
+        Example:
+            >>> import tempfile, torch
+            >>> run = Run(tempfile.mkdtemp(), save_every=None)
+            >>> run.track(model=torch.nn.Linear(1, 1))
+            >>> while True:
+            ...     run.boundary()
+            ...     if run.completed_steps >= 3:
+            ...         break
+            ...     run.step()
+            >>> run.save()
+            >>> run.close()
 
         Raises:
             WrongPlace: Nothing that is tracked can know a place inside the epoch.
@@ -184,6 +197,8 @@ class Run:
                 )
             self._leading.give_way()
             self._progress.leader = None
+            if not self._marked_in_epoch:
+                self._marked_in_epoch, self._progress.ends_bodies = True, self._stepped_in_epoch
             self._keeper.restore_again(None)
         self._boundary()
 
@@ -203,10 +218,8 @@ class Run:
         self._progress.completed_steps += 1
         self._keeper.scoring.refuse_update(self._keeper.updates())
         self._leading.step()
+        self._stepped_in_epoch = True
         self._progress.leader = self._leading.name
-        if self._keeper.losses is not None and self._keeper.losses.stepping is None:
-            here = inspect.currentframe()
-            self._keeper.losses.stepping = here.f_back.f_code if here is not None and here.f_back is not None else None
         self._record(**values)
 
     def score(self, **scores: Any) -> None:
@@ -257,7 +270,12 @@ class Run:
             self._isolation -= 1
 
     def close(self) -> None:
-        """End the work of this process on the run and give its lock back; leaving the interpreter does it too."""
+        """End the work of this process on the run and give its lock back; leaving the interpreter does it too.
+
+        Behind a `while` loop with `run.boundary()` it writes what `run.save()` has asked for since the last step.
+        """
+        if self._loop is not None and self._loop.kind == "boundary" and self._keeper.is_asked_here():
+            self._keeper.save()
         self._leave()
         self._attempt.close()
 
@@ -306,12 +324,12 @@ class Run:
 
     def _begin_epoch(self) -> None:
         """Stand at the top of an epoch: a new one, or one that is resumed inside and draws there what it drew."""
-        progress, random = self._progress, self._tracked.random_at_top()
-        if self._keeper.is_inside and progress.top_random is not None:
-            random.load_state_dict(progress.top_random)
+        progress, self._stepped_in_epoch, self._marked_in_epoch = self._progress, False, False
+        if self._keeper.is_inside and progress.top is not None:
+            self._tracked.return_to_top(progress.top, progress.leader)
             self._leading.begin_epoch(progress.leader)
         else:
-            progress.inside, progress.leader, progress.top_random = True, None, random.state_dict()
+            progress.inside, progress.leader, progress.top = True, None, self._tracked.state_at_top()
             self._leading.begin_epoch()
 
     def _leave(self) -> None:
@@ -323,7 +341,10 @@ class Run:
 
     def _before_batch(self, loader: str) -> None:
         """Take the boundary that a loader makes when the loop asks it for the next batch."""
-        if self._loop is None or self._loop.kind != "epochs" or self._isolation or not self._leading.asks(loader):
+        if self._loop is None or self._loop.kind != "epochs" or self._isolation:
+            return
+        frame = user_frame()
+        if not self._leading.asks(loader, None if frame is None else (id(frame.f_code), frame.f_lasti)):
             return
         self._keeper.restore_again(loader)
         self._boundary(ends_epoch=self._leading.is_exhausted)

@@ -16,6 +16,9 @@ from samestep.store.files import make_folder
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
+_NOT_COMPARED = ("run.metrics_bytes", "run.loop_ends", "run.top", "run: top.")
+"""What depends on the directory, or only says how to enter an epoch again: no part of the training's state."""
+
 Leaves = dict[str, Any]
 """The state at one boundary, flat: what stands at each path, tensors as digests."""
 
@@ -106,8 +109,7 @@ def _leaves(items: Mapping[str, Item]) -> Leaves:
         leaves[name] = item.kind
         _flatten(name, item.tree, leaves)
         leaves.update({f"{name}: {tensor}": digest(value) for tensor, value in item.tensors.items()})
-    # Where metrics.jsonl ends, and what checkpoints are called, depends on the directory, not on the training.
-    return {path: leaf for path, leaf in leaves.items() if not path.startswith(("run.metrics_bytes", "run.loop_ends"))}
+    return {path: leaf for path, leaf in leaves.items() if not path.startswith(_NOT_COMPARED)}
 
 
 def _flatten(path: str, tree: Any, leaves: Leaves) -> None:

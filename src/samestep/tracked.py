@@ -1,5 +1,6 @@
 """Owns the set of tracked objects of a run: capture them, restore them, know the training loader. Knows no storage."""
 
+import copy
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ class Tracked:
 
     def __init__(self, progress: Progress, seed: int | None) -> None:
         self.objects: dict[str, Any] = {}
-        self._own = {"run": progress, "random": RandomState()}
+        self._own: dict[str, Any] = {"run": progress, "random": RandomState()}
         self.seed = seed
         self._watch: GradientWatch | None = None
         self.updates = 0
@@ -119,9 +120,28 @@ class Tracked:
         for loader in self.loaders.values():
             loader.expect_new_epoch()
 
-    def random_at_top(self) -> RandomState:
-        """Give the random state that the statements at the top of an epoch draw from, tracked generators included."""
-        return RandomState(**self.generators)
+    def state_at_top(self) -> dict[str, Any]:
+        """Read what the statements at the top of an epoch read and draw from, save modules and optimizers."""
+        progress: Progress = self._own["run"]
+        return {
+            "completed_steps": progress.completed_steps,
+            "values": copy.deepcopy(progress.values.state_dict()),
+            "random": RandomState(**self.generators).state_dict(),
+            "loaders": {name: each.state_dict() for name, each in self.loaders.items()},
+        }
+
+    def return_to_top(self, state: Mapping[str, Any], leader: str | None) -> None:
+        """Let the statements at the top of a resumed epoch read and draw what they did; `reapply` follows behind them.
+
+        The leading loader already stands inside the epoch, where its next batch is asked for.
+        """
+        progress: Progress = self._own["run"]
+        progress.completed_steps = state["completed_steps"]
+        progress.values.load_state_dict(copy.deepcopy(state["values"]))
+        for name, saved in state["loaders"].items():
+            if name != leader and name in self.loaders:
+                self.loaders[name].load_state_dict(saved)
+        RandomState(**self.generators).load_state_dict(state["random"])
 
     def knows_position(self) -> bool:
         """Tell whether anything that is tracked can know a place inside an epoch."""

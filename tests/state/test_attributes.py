@@ -102,3 +102,36 @@ def test_a_look_is_cheap():
         assert watch.changed() == []
         times.append(time.process_time() - begin)
     assert min(times) < 0.03
+
+
+class Decaying(nn.Module):
+    """Decays a private number, and counts in an attribute that appears in the training."""
+
+    def __init__(self, *, saves=False):
+        super().__init__()
+        self._temperature = 1.0
+        self.saves = saves
+
+    def forward(self, x):
+        self._temperature *= 0.5
+        self.calls = getattr(self, "calls", 0) + 1
+        return x * self._temperature
+
+
+class Saving(Decaying):
+    """Saves what it holds."""
+
+    def get_extra_state(self):
+        return self._temperature
+
+    def set_extra_state(self, state):
+        self._temperature = state
+
+
+def test_a_private_number_and_a_new_attribute_are_named_unless_the_module_saves_them():
+    """A decaying private number and a new attribute are losses; a module with an extra state saves its own."""
+    model, saving = Decaying(), Saving()
+    watch = AttributeWatch({"model": model, "saving": saving})
+    model(1.0)
+    saving(1.0)
+    assert watch.changed() == ["model._temperature: 1.0 -> 0.5", "model.calls: None -> 1"]

@@ -67,6 +67,20 @@ def shortened_epoch() -> list[Carried]:
     return found
 
 
+def a_number_of_batches() -> list[Carried]:
+    batches = iter((1.0, 2.0))
+    for _ in range(2):
+        next(batches)
+        found = look()
+    return found
+
+
+def a_zipped_number_of_batches() -> list[Carried]:
+    for _, _ in zip(range(2), (1.0, 2.0), strict=True):
+        found = look()
+    return found
+
+
 def while_loop() -> list[Carried]:
     patience = 3
     while patience > 0:
@@ -98,6 +112,8 @@ def in_a_function_of_the_loop() -> list[Carried]:
         (replay_buffer, ["buffer"]),
         (accumulation_by_enumerate, ["number"]),
         (shortened_epoch, ["number"]),
+        (a_number_of_batches, ["range(…)"]),
+        (a_zipped_number_of_batches, ["range(…)"]),
         (while_loop, ["patience"]),
         (in_a_function_of_the_loop, ["best"]),
     ],
@@ -154,6 +170,24 @@ def objects_with_a_state() -> list[Carried]:
     return found
 
 
+class Bounds:
+    """Stands for a run: its loops are those that a resume enters again."""
+
+    def epochs(self, n: int) -> range:
+        return range(n)
+
+
+def a_sweep_around_the_run() -> list[Carried]:
+    best = 0.0
+    for number, rate in enumerate((0.1, 0.2)):
+        if number == 2:
+            continue
+        for _ in Bounds().epochs(2):
+            found = look()
+        best = max(best, rate)
+    return found
+
+
 def names_of_a_comprehension() -> list[Carried]:
     for _ in range(2):
         found = look()
@@ -170,6 +204,7 @@ def names_of_a_comprehension() -> list[Carried]:
         printing_by_enumerate,
         counting_from_where_it_stands,
         objects_with_a_state,
+        a_sweep_around_the_run,
         names_of_a_comprehension,
     ],
 )

@@ -50,10 +50,11 @@ class AttributeWatch:
     def changed(self) -> list[str]:
         """Name what is not as it was, with both values where they are plain."""
         now = dict(_watched(self._objects))
+        # One that appears in the training is a loss like one that changes; one that vanishes is not.
         return [
-            _described(path, before, now[path])
-            for path, before in self._before.items()
-            if path in now and not _is_equal(before, now[path])
+            _described(path, self._before.get(path), value)
+            for path, value in now.items()
+            if not (path in self._before and _is_equal(self._before[path], value))
         ]
 
 
@@ -80,9 +81,11 @@ def _watched(objects: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
 
 def _of_module(path: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
     yield f"{path} (hooks)", _HookCount(sum(len(getattr(module, hooks, ())) for hooks in _HOOKS))
+    if type(module).get_extra_state is not nn.Module.get_extra_state:
+        return  # it saves what it holds beside its tensors
     for attribute, value in vars(module).items():
-        # `training` is saved; what begins with an underscore is the module's own business.
-        if attribute == "training" or attribute.startswith("_"):
+        # `training` is saved; what begins with an underscore is the module's own business, save a decaying number.
+        if attribute == "training" or (attribute.startswith("_") and type(value) is not float):
             continue
         if isinstance(value, _PLAIN):
             yield f"{path}.{attribute}", value

@@ -40,6 +40,7 @@ _PLAIN = (
 """Types of values that are lost. Objects with a state of their own are the audit's concern."""
 
 _UPDATING = {"step", "zero_grad", "backward", "update", "update_parameters", "save", "score", "add_param_group"}
+_OF_RUN = {"epochs", "steps"}
 _FRAMES = 8
 
 
@@ -78,26 +79,48 @@ def find_carried(frame: FrameType) -> list[Carried]:
         if each is None or is_installed(each.f_code.co_filename):
             break
         try:
-            for carried in _in_frame(each):
+            file, loops = loops_of(each)
+            of_run = next((number for number, loop in enumerate(loops) if _is_of_run(loop)), 0)
+            for carried in _in_frame(each, file, loops[of_run:], is_asking=each is frame):
                 found.setdefault((carried.file, carried.name), carried)
+            if any(map(_is_of_run, loops)):
+                break  # what lies around the run's own loop is begun anew with it: a sweep over configurations
         except Exception:  # noqa: BLE001  (unparsable text or a proxy of the user's: the search must not stop a training)
             _log.debug("The search for carried variables gave up.", exc_info=True)
         each = each.f_back
     return list(found.values())
 
 
-def _in_frame(frame: FrameType) -> Iterator[Carried]:
-    file, loops = loops_of(frame)
+def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
+    if is_asking and loops and _counts_from_zero(loops[-1]):
+        yield Carried("range(…)", file, loops[-1].lineno)
     reads = {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
     for loop in loops:
         if isinstance(loop, ast.For) and "islice" in map(_called, _calls(loop.iter)):
             yield Carried("islice(…)", file, loop.lineno)
-        for name, line in (_carried_by(loop, reads) | _counters(loop)).items():
+        counters = _counters(loop) if is_asking else {}
+        for name, line in (_carried_by(loop, reads) | counters).items():
             if isinstance(frame.f_locals.get(name, _ABSENT), _PLAIN):
                 yield Carried(name, file, line)
 
 
 _ABSENT = object()
+
+
+def _is_of_run(loop: Loop) -> bool:
+    """Tell a loop over `run.epochs` or `run.steps`, or one that marks its boundaries by hand."""
+    if isinstance(loop, ast.For):
+        return any(isinstance(call.func, ast.Attribute) and _called(call) in _OF_RUN for call in _calls(loop.iter))
+    return any(_called(call) == "boundary" for statement in loop.body for call in _calls(statement))
+
+
+def _counts_from_zero(loop: Loop) -> bool:
+    """Tell a loop over a number of batches: `zip(range(10), loader)`, or `next(batches)` in a `for … in range(10)`."""
+    if not isinstance(loop, ast.For) or "position" in ast.dump(loop.iter):
+        return False
+    called = set(map(_called, _calls(loop.iter)))
+    asks = any(_called(call) == "next" for statement in loop.body for call in _calls(statement))
+    return "range" in called and ("zip" in called or asks)
 
 
 def _carried_by(loop: Loop, reads: set[str]) -> dict[str, int]:

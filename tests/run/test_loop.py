@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import random
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -167,18 +168,25 @@ def test_a_failed_constructor_gives_the_lock_back(tmp_path: Path) -> None:
 
 
 def test_a_garbage_collection_inside_the_lock_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forgotten Run that is finalized while another takes its directory over does not wait for itself."""
+    """Forgotten Runs, of this directory and of another, that are finalized inside the lock do not wait for it."""
     removed = lock._remove_owner
 
     def collect_first(path: Path) -> None:
         gc.collect()
         removed(path)
 
-    run = samestep.Run(tmp_path)
-    run.itself = run
+    gc.disable()
+    for name in ("here", "elsewhere"):
+        run = samestep.Run(tmp_path / name)
+        run.itself = run
     del run
     monkeypatch.setattr(lock, "_remove_owner", collect_first)
-    samestep.Run(tmp_path).close()
+    # In a thread of its own, so that waiting for itself is a failure and not a test that hangs.
+    taking_over = threading.Thread(target=lambda: samestep.Run(tmp_path / "here").close(), daemon=True)
+    taking_over.start()
+    taking_over.join(20)
+    gc.enable()
+    assert not taking_over.is_alive()
 
 
 def test_a_loop_after_an_exception_is_refused(tmp_path: Path) -> None:

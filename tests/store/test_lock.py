@@ -203,6 +203,8 @@ def test_waiting_gets_the_lock(tmp_path, start):
     lock = RunLock(tmp_path)
     lock.acquire(wait=20)
     os.waitpid(killer, 0)
+    assert lock.is_held
+    assert process.wait(timeout=20) == -signal.SIGKILL, "the lock came while its owner lived"
     lock.release()
 
 

@@ -73,6 +73,7 @@ class Attempt:
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
         self._line: AttemptRecord | None = None
+        self._named: list[str] = []  # the checkpoint that `resume` names stays: the same command must find it again
         self.environment: dict[str, Any] = {}
 
     def require_open(self) -> None:
@@ -107,6 +108,7 @@ class Attempt:
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
+        self._named = [checkpoint.name]
         self._store.set_aside_after(checkpoint.step)
         return checkpoint, snapshot
 
@@ -148,9 +150,8 @@ class Attempt:
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
         self._flush(self._metrics.sync)
-        recorded = self.environment | {
-            "run": {"id": self._record.id, "keep": asdict(self._keep), "protect": list(protect)}
-        }
+        protect = [*protect, *self._named]
+        recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:

@@ -7,7 +7,6 @@ import functools
 import os
 import random
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+
+from samestep.installed import is_installed
 
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
 """A generator object of one of the three libraries."""
@@ -255,13 +256,10 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-_INSTALLED = tuple(
-    {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}  # noqa: PTH118
-    | {os.path.join(os.path.dirname(__file__), ""), "<frozen"}  # noqa: PTH118, PTH120
-)
+_OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
 
 
 @functools.cache
 def _is_users(file: str | None, module: str | None) -> bool:
     """Tell the user's own code from that of an installed package, by its file; a notebook's has none."""
-    return module == "__main__" if file is None else not file.startswith(_INSTALLED)
+    return module == "__main__" if file is None else not (is_installed(file) or file.startswith(_OWN))

@@ -15,8 +15,8 @@ from types import FrameType
 import numpy as np
 from torch import Tensor
 
+from samestep.installed import is_installed
 from samestep.state.script import Loop, body_events, loops_of
-from samestep.state.source import is_installed
 
 _log = logging.getLogger("samestep")
 

@@ -2,17 +2,15 @@
 
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from samestep.installed import is_installed
 from samestep.state.snapshot import Json
 
 _GIT_SECONDS = 2.0
-
-_INSTALLED = tuple(str(Path(sysconfig.get_path(each)).resolve()) for each in ("stdlib", "purelib", "platlib"))
 
 
 def source() -> dict[str, Json]:
@@ -50,11 +48,6 @@ def modules() -> dict[str, str]:
     }
     digests = {name: _digest_of_file(path) for name, path in sorted(own.items())}
     return {name: digest for name, digest in digests.items() if digest is not None}
-
-
-def is_installed(file: str) -> bool:
-    """Tell whether code belongs to Python or to an installed package: it is not the user's."""
-    return not file.startswith("<") and str(Path(file).resolve()).startswith(_INSTALLED)
 
 
 def _is_ours(name: str) -> bool:

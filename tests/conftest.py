@@ -1,6 +1,27 @@
 """What all tests share: how they are collected, and that the figures which they note are printed at the end."""
 
+import sys
+from collections import Counter
+
+import pytest
+
 collect_ignore_glob = ["*conftest.py"]  # --doctest-modules would import them all under the one name "conftest"
+
+
+@pytest.fixture
+def count_calls():
+    """Give what counts the Python calls of some work: a cost that does not depend on the machine or its load."""
+
+    def of(work):
+        counts = Counter()
+        sys.setprofile(lambda _frame, event, _argument: counts.update((event,)))
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return counts["call"] + counts["c_call"]
+
+    return of
 
 
 def pytest_terminal_summary(terminalreporter):

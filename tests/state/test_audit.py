@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 
 import numpy as np
 import torch
@@ -399,26 +398,23 @@ def test_names_do_not_depend_on_the_process():
     assert printed == {"['alpha']\n"}
 
 
-def test_the_audit_is_cheap_enough_for_every_save():
-    """A model of 300 layers costs a few milliseconds."""
+def test_the_audit_is_cheap_enough_for_every_save(count_calls):
+    """A model of 300 layers costs few calls: an optimizer's state is not written out for its keys."""
     net = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(150)))
     objects = {"net": net, "optimizer": torch.optim.Adam(net.parameters())}
     shadow = {name: each.detach().clone() for name, each in net.named_parameters()}
-    times = []
-    for _ in range(5):
-        begin = time.process_time()
-        assert named(find_untracked(here(), objects)) == {"shadow": "weights"}
-        times.append(time.process_time() - begin)
-        assert shadow
-    assert min(times) < 0.05  # it takes 12 ms; writing the parameters that are keys of an optimizer's state took 90
+    frame, found = here(), []
+    assert count_calls(lambda: found.extend(find_untracked(frame, objects))) < 200_000
+    assert named(found) == {"shadow": "weights"}
+    assert shadow
 
 
-def test_the_audit_is_cheap():
-    """A model of 1,000 layers and 100,000 plain objects cost well under a tenth of a second."""
+def test_the_audit_is_cheap(count_calls):
+    """A model of 1,000 layers and 100,000 plain objects cost at most a dozen calls an object."""
     net = nn.ModuleList([nn.Linear(2, 2) for _ in range(1_000)])
     optimizer = torch.optim.Adam(net.parameters())
     rows = {str(index): [object() for _ in range(900)] for index in range(110)}
-    begin = time.process_time()
-    assert find_untracked(here(), {"model": net, "optimizer": optimizer}) == []
-    assert time.process_time() - begin < 0.5
+    frame, objects, found = here(), {"model": net, "optimizer": optimizer}, []
+    assert count_calls(lambda: found.extend(find_untracked(frame, objects))) < 2_000_000
+    assert found == []
     assert rows

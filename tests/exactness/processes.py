@@ -10,7 +10,7 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "samestep.run", "samestep.data.loader", "sklearn.datasets", "ledger", "trainings"]
+    ["torch", "torch._dynamo", "samestep.run", "samestep.data.loader", "sklearn.datasets", "ledger", "trainings"]
 )
 
 LIMIT = 120

@@ -62,7 +62,7 @@ def listing(directory: Path) -> list[str]:
 
 
 def kill_prune(place: Path) -> None:
-    base, prune = trained(place), command("prune", "DIR/run", "--last", "1")
+    base, prune = trained(place), command("prune", "DIR/run", "--last", "1", "--json")
     shutil.copytree(base, place / "whole")
     calls = killing.calls_of(prune, place / "whole")
     newest = find_checkpoints(base / "run" / "checkpoints")[-1]
@@ -80,7 +80,7 @@ def kill_prune(place: Path) -> None:
 
 
 def test_a_killed_prune_leaves_the_newest_and_its_repetition_leaves_nothing_half_deleted(tmp_path: Path) -> None:
-    """Killed wherever it changes the disk, prune leaves whole checkpoints, the newest among them; again, it ends its work."""
+    """Killed wherever it changes the disk, prune leaves whole checkpoints and the newest; again, it ends its work."""
     in_sweep(kill_prune, tmp_path)
 
 
@@ -88,7 +88,7 @@ def test_a_killed_prune_leaves_the_newest_and_its_repetition_leaves_nothing_half
 
 
 def kill_export(place: Path, name: str) -> None:
-    base, export = trained(place), command("export", "DIR/run", "--out", f"DIR/{name}", "--force")
+    base, export = trained(place), command("export", "DIR/run", "--out", f"DIR/{name}", "--force", "--json")
     (base / name).write_bytes(b"what was there before")
     shutil.copytree(base, place / "whole")
     calls = killing.calls_of(export, place / "whole")
@@ -116,7 +116,7 @@ def test_a_killed_export_leaves_the_old_file_or_the_new_one(name: str, tmp_path:
 
 
 def kill_inside_torch_save(place: Path) -> None:
-    base, export = trained(place, epochs=1), command("export", "DIR/run", "--out", "DIR/model.pt")
+    base, export = trained(place, epochs=1), command("export", "DIR/run", "--out", "DIR/model.pt", "--json")
 
     def half_a_save(_state: object, draft: Path) -> None:
         draft.write_bytes(b"half")

@@ -175,7 +175,7 @@ def sweep_pairs(place: Path, *, stride: tuple[int, int]) -> None:
 def test_a_process_killed_while_it_goes_on_after_a_kill_goes_on(tmp_path: Path) -> None:
     """Killed, and killed again in the process that goes on, a third process ends the training with the same bits."""
     log = tmp_path / "log"
-    code = run_in_child(partial(sweep_pairs, stride=(12, 9)), tmp_path, log=log, limit=LIMIT)
+    code = run_in_child(partial(sweep_pairs, stride=(16, 12)), tmp_path, log=log, limit=LIMIT)
     assert code == 0, log.read_text()
     print(log.read_text())  # noqa: T201
 

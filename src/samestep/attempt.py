@@ -14,13 +14,13 @@ from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, Samestep
 from samestep.messages import warn_user
 from samestep.state.environment import drift, environment
 from samestep.state.snapshot import Snapshot
-from samestep.store.files import make_folder
-from samestep.store.folder import CHECKPOINTS
+from samestep.store.files import make_folder, remove_draft
+from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.lock import RunLock
-from samestep.store.metrics import Metrics
+from samestep.store.metrics import METRICS_FILE, Metrics
 from samestep.store.reading import Checkpoint
+from samestep.store.records import ATTEMPTS_FILE, open_run, plain
 from samestep.store.records import Attempt as AttemptRecord
-from samestep.store.records import open_run, plain
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -59,6 +59,8 @@ class Attempt:
         self._lock = RunLock(self.directory)
         self._lock.acquire(wait=_LOCK_PATIENCE)
         try:
+            for name in (RUN_FILE, ATTEMPTS_FILE, METRICS_FILE):
+                remove_draft(self.directory / name)
             self._config = plain(dict(config or {}), "config")
             self._record = open_run(self.directory, config, version=samestep.__version__)
             self._store = Store(self.directory / CHECKPOINTS, keep=keep)
@@ -73,7 +75,7 @@ class Attempt:
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
         self._line: AttemptRecord | None = None
-        self._named: list[str] = []  # the checkpoint that `resume` names stays: the same command must find it again
+        self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
 
     def require_open(self) -> None:
@@ -92,7 +94,7 @@ class Attempt:
             return None
         if resume in {"auto", "must"}:
             found = self._store.latest_good()
-            if found is None and (damaged := self._store.set_aside_names()):
+            if found is None and (damaged := self._store.damaged_names()):
                 raise CorruptCheckpoint(
                     "No checkpoint of this run is sound any more; nothing has been deleted, and nothing is begun anew.",
                     path=self.directory,
@@ -108,8 +110,8 @@ class Attempt:
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
-        self._named = [checkpoint.name]
-        self._store.set_aside_after(checkpoint.step)
+        self._store.set_aside_after(checkpoint.step, checkpoint.order)
+        self._origin = [checkpoint.name]
         return checkpoint, snapshot
 
     def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
@@ -149,8 +151,8 @@ class Attempt:
 
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
+        protect = [*self._origin, *protect]
         self._flush(self._metrics.sync)
-        protect = [*protect, *self._named]
         recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
@@ -161,6 +163,10 @@ class Attempt:
         self.failure = None
         _log.info("saved %s", name)
         return name
+
+    def retain(self, protect: Collection[str]) -> None:
+        """Delete what no policy keeps, where the save that should have done it was killed."""
+        self._store.retain([*self._origin, *protect])
 
     def end(self, how: str, completed_steps: int) -> None:
         """Record how the work of this process ended, so far."""

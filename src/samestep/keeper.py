@@ -191,6 +191,8 @@ class Keeper:
             return
         if self.unsaved:
             self.save()
+        elif self._name is not None:
+            self._attempt.retain([self._name, *self._protected()])
         if self.unsaved and self._attempt.failure is not None:
             self._attempt.end("not saved", self._progress.completed_steps)
             raise self._attempt.failure

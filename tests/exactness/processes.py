@@ -10,18 +10,18 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "samestep.run", "samestep.data.loader", "sklearn.datasets", "ledger", "trainings"]
+    ["torch", "torch._dynamo", "samestep.run", "samestep.data.loader", "sklearn.datasets", "ledger", "trainings"]
 )
 
 LIMIT = 120
 """Seconds after which a child counts as hung; the longest takes about ten."""
 
 
-def run_in_child(target: Callable[..., object], *args: Any, log: Path) -> int:
+def run_in_child(target: Callable[..., object], *args: Any, log: Path, limit: float = LIMIT) -> int:
     """Run a function in a fresh process and return its exit code: negative for a signal, 1 for an exception."""
     child = _context.Process(target=_guarded, args=(target, args, log))
     child.start()
-    child.join(LIMIT)
+    child.join(limit)
     if child.exitcode is None:
         child.kill()
         child.join()

@@ -4,12 +4,16 @@ import errno
 import os
 import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
+import torch
 from failing_systems import Counting, FailAt, KillAt, ShortWrites, in_child
 from sample_snapshots import make_snapshot, same_snapshot
 
 from samestep.errors import SaveFailed
+from samestep.state.snapshot import Item, Snapshot
 from samestep.store import files, folder
 from samestep.store.retention import Keep
 from samestep.store.store import Store
@@ -72,6 +76,57 @@ def test_kill_at_every_call(scene, tmp_path, use_system):
         assert leftovers(directory) == []
         assert len(store.checkpoints()) == 2
         shutil.rmtree(directory)
+
+
+def big_snapshot(step):
+    """Make a snapshot of the size of a small real model: 2 MB in tensors of a few sizes and types."""
+    generator = torch.Generator().manual_seed(step)
+    sizes = {"embedding": (300, 256), "layer": (512, 300), "head": (256, 300), "bias": (300,), "step": ()}
+    weights = {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
+    moments = {name: value.bfloat16() for name, value in weights.items()}
+    items = {"model": Item("module", {"step": step}, weights), "optimizer": Item("optimizer", {}, moments)}
+    return Snapshot(step, 0, items)
+
+
+def kill_while_the_data_is_written(tmp_path, monkeypatch, every):
+    """Kill a save of 2 MB in every so many of its writes of 4 kB, each in its middle; count the kills."""
+    monkeypatch.setattr(files, "CHUNK", 4096)
+    base = tmp_path / "base"
+    earlier, later = big_snapshot(10), big_snapshot(20)  # here: a fork that computes waits for threads that it lacks
+    Store(base).write(earlier)
+    system = Counting()
+    monkeypatch.setattr(files, "system", system)
+    Store(shutil.copytree(base, tmp_path / "undisturbed")).write(later)
+    monkeypatch.setattr(files, "system", files.System())
+    writes = [at for at, (name, _) in enumerate(system.calls) if name == "write"]
+    for at in writes[::every]:
+        directory = shutil.copytree(base, tmp_path / "killed")
+
+        def save(at=at, directory=directory):
+            files.system = KillAt(at)
+            Store(directory).write(later)
+
+        assert os.WTERMSIG(in_child(save)) == signal.SIGKILL
+        (torn,) = leftovers(directory)
+        assert not folder.is_committed(directory / torn), at
+        store = Store(directory)
+        found, snapshot = store.latest_good()
+        assert (found.name, same_snapshot(snapshot, earlier)) == ("step-000000010", True), at
+        assert [path.name for path in store.tidy()] == [torn]
+        assert leftovers(directory) == []
+        shutil.rmtree(directory)
+    return len(writes[::every]), len(writes)
+
+
+def test_kill_in_the_middle_of_megabytes(tmp_path, monkeypatch):
+    """A save of 2 MB killed amid its data, between and inside writes of 4 kB, is never taken, and is tidied up."""
+    print(*kill_while_the_data_is_written(tmp_path, monkeypatch, 23), "kills, writes")  # noqa: T201
+
+
+@pytest.mark.slow
+def test_kill_in_every_write_of_megabytes(tmp_path, monkeypatch):
+    """Whichever write of 4 kB of a save of 2 MB is killed, the torn checkpoint is never taken, and is tidied up."""
+    print(*kill_while_the_data_is_written(tmp_path, monkeypatch, 1), "kills, writes")  # noqa: T201
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
@@ -183,3 +238,35 @@ def test_failing_save_deletes_nothing(tmp_path, use_system):
         store.write(make_snapshot(2))
     use_system(files.System())
     assert [checkpoint.step for checkpoint in store.checkpoints()] == [1]
+
+
+def test_nothing_of_a_save_goes_through_the_systems_folder_for_temporary_files(tmp_path, use_system, monkeypatch):
+    """With TMPDIR on another volume each draft lies beside its final name, so that the rename is one, never a copy."""
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    for name in ("TMPDIR", "TMP", "TEMP"):
+        monkeypatch.setenv(name, str(elsewhere))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # asked anew
+    system = use_system(Counting())
+    store = Store(tmp_path / "checkpoints", keep=Keep(last=1))
+    for step in (1, 2):
+        store.write(make_snapshot(step))
+    files.replace_file(tmp_path / "run.json", b"{}")
+    renames = [arguments for name, arguments in system.calls if name == "rename"]
+    assert renames
+    assert all(source.parent == target.parent for source, target in renames)
+    touched = {each for _, arguments in system.calls for each in arguments if isinstance(each, Path)}
+    assert touched
+    assert not any(path.is_relative_to(elsewhere) for path in touched)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_save_between_two_volumes(tmp_path, small_disk, monkeypatch):
+    """With the checkpoints on another volume than TMPDIR a save commits by one rename within its own volume."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert small_disk.stat().st_dev != tmp_path.stat().st_dev
+    before = sorted(tmp_path.iterdir())
+    Store(small_disk).write(make_snapshot(1))
+    assert same_snapshot(Store(small_disk).latest_good()[1], make_snapshot(1))
+    assert sorted(tmp_path.iterdir()) == before

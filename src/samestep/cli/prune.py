@@ -36,6 +36,7 @@ def command(run: str, *, dry_run: bool, as_json: bool, **policy: Any) -> None:
         decision = _decide(keep, place, recorded)
     else:
         with RunLock(place.directory):
+            folder.tidy(place.checkpoints)
             decision = _decide(keep, place, recorded)
             _delete(place, decision)
     if as_json:

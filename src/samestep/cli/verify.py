@@ -20,7 +20,9 @@ def command(target: str, *, as_json: bool) -> int:
 
     Ends with 0 when all are sound, 1 when one is not. What a resume has set aside already is not read again.
     """
-    results = [(checkpoint, _problems(checkpoint)) for checkpoint in _checkpoints(target)]
+    checked = [(checkpoint, _problems(checkpoint)) for checkpoint in _checkpoints(target)]
+    # What a training deletes while this reads is no damage.
+    results = [(checkpoint, problems) for checkpoint, problems in checked if not problems or checkpoint.path.exists()]
     sound = not any(problems for _, problems in results)
     if as_json:
         output.print_json({"ok": sound, "checkpoints": [_as_json(*result) for result in results]})

@@ -1,14 +1,12 @@
 """Owns the writing of one object's weights as a file for inference. Never writes what a resume needs besides."""
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from samestep.errors import NoCheckpoint, SamestepError
-from samestep.store import files
+from samestep.store import files, folder
 from samestep.store.reading import Checkpoint
 
 _SUFFIXES = (".safetensors", ".pt", ".pth")
@@ -98,15 +96,13 @@ def _is_tensor(value: object) -> bool:
 
 def _replace(out: Path, write: Callable[[Path], object]) -> None:
     """Let a library write a draft beside the file, and put it in its place when it is durable."""
-    draft = out.with_name(f".tmp-{os.urandom(4).hex()}-{out.name}")
     try:
-        write(draft)
-        files.sync_file(draft)
-        files.rename(draft, out)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            files.remove_file(draft)
-        if not isinstance(error, Exception):
-            raise
+        folder.tidy(out.parent, folder.EXPORT_PREFIX)
+        with folder.draft(out.parent, folder.EXPORT_PREFIX) as draft:
+            write(draft / out.name)
+            files.sync_file(draft / out.name)
+            files.rename(draft / out.name, out)
+            files.remove_tree(draft)
+    except Exception as error:
         # The libraries report what the system refuses as errors of their own, without its number.
         raise SamestepError("The file cannot be written.", path=out, found=str(error)) from error

@@ -97,8 +97,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put new content in a file's place, atomically and durably: readers see the old or the new, never a part."""
-    draft = path.with_name(f".tmp-{path.name}")
-    remove_file(draft)  # what a killed writer left; one fixed name, so that they never pile up
+    draft = _draft(path)
+    remove_draft(path)
     try:
         write_file(draft, data)
         rename(draft, path)
@@ -106,6 +106,16 @@ def replace_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             system.unlink(draft)
         raise
+
+
+def remove_draft(path: Path) -> None:
+    """Remove what a writer left that was killed in `replace_file`."""
+    remove_file(_draft(path))
+
+
+def _draft(path: Path) -> Path:
+    """Name the draft of a file: beside it, so that the rename is one, and always the same, so that none pile up."""
+    return path.with_name(f".tmp-{path.name}")
 
 
 def rename(source: Path, target: Path) -> None:

@@ -24,6 +24,7 @@ CHECKPOINTS = "checkpoints"
 
 QUARANTINE = "quarantine"
 DRAFT_PREFIX = ".tmp-"
+EXPORT_PREFIX = ".tmp-samestep-export-"
 TRASH_PREFIX = ".trash-"
 
 _NAME = re.compile(r"step-(\d{9,19})(?:\.([1-9]\d{0,8}))?")
@@ -114,13 +115,13 @@ def next_name(directory: Path, step: int) -> str:
 
 
 @contextlib.contextmanager
-def draft(directory: Path) -> Iterator[Path]:
+def draft(directory: Path, prefix: str = DRAFT_PREFIX) -> Iterator[Path]:
     """Make a temporary folder beside the final names; what is left of it on an error is removed.
 
     While it is in use the folder is locked (`flock`), so that `tidy` in another process leaves it alone; the
     system gives the lock back when the process dies.
     """
-    path = directory / f"{DRAFT_PREFIX}{os.urandom(8).hex()}"
+    path = directory / f"{prefix}{os.urandom(8).hex()}"
     files.system.mkdir(path)
     descriptor = None
     try:
@@ -184,18 +185,19 @@ def set_aside(folder: Path) -> Path | None:
     return target
 
 
-def tidy(directory: Path) -> list[Path]:
+def tidy(directory: Path, *prefixes: str) -> list[Path]:
     """Remove what dead writers left: unfinished drafts and half-deleted checkpoints.
 
     Args:
-        directory: The folder of checkpoints.
+        directory: The folder of checkpoints, or another one in which drafts are made.
+        prefixes: How the names begin of what goes (default: drafts and trash of checkpoints).
 
     Returns:
         The paths that were removed; those of a living writer, or that cannot be removed, stay.
     """
     removed = []
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-        if not path.name.startswith((DRAFT_PREFIX, TRASH_PREFIX)) or _is_in_use(path):
+        if not path.name.startswith(prefixes or (DRAFT_PREFIX, TRASH_PREFIX)) or _is_in_use(path):
             continue
         try:
             files.remove_tree(path)

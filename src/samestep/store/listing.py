@@ -59,7 +59,9 @@ def list_checkpoints(directory: Path) -> list[Listed]:
     named = [look_at(path) for path in folder.list_folders(directory)]
     quarantine = directory / folder.QUARANTINE
     aside = sorted(path for path in quarantine.iterdir() if path.is_dir()) if quarantine.is_dir() else []
-    return named + [_set_aside(path) for path in aside]
+    # What a training deletes while this looks is no damage.
+    there = [each for each in named if each.status == COMPLETE or each.path.exists()]
+    return there + [_set_aside(path) for path in aside]
 
 
 def count_drafts(directory: Path) -> int:

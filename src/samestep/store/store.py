@@ -130,8 +130,19 @@ class Store:
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
         self._is_tidy = True
         self._require_written(checkpoint)
-        self._shelf.retain(self.keep, protect=[checkpoint.name, *protect])
+        self.retain([checkpoint.name, *protect])
         return checkpoint
+
+    def retain(self, protect: Collection[str] = ()) -> list[str]:
+        """Apply the policy, as each save does: also where the last save was killed before it could.
+
+        Args:
+            protect: Names of checkpoints that stay whatever the policy says.
+
+        Returns:
+            The names of what was deleted; never the newest complete checkpoint.
+        """
+        return self._shelf.retain(self.keep, protect=protect)
 
     def _require_written(self, checkpoint: Checkpoint) -> None:
         """Read back manifest and sizes: nothing older may go for a checkpoint that is not there."""
@@ -331,22 +342,26 @@ class Store:
         log.warning(message)
         warnings.warn(message, stacklevel=2)
 
-    def set_aside_names(self) -> list[str]:
-        """Name the checkpoints that were found damaged, or given up, and moved into `quarantine`."""
-        return sorted(path.name for path in (self.directory / folder.QUARANTINE).glob("step-*"))
+    def damaged_names(self) -> list[str]:
+        """Name the checkpoints in `quarantine` that are damaged; those that a run gave up are sound."""
+        folders = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
+        return [path.name for path in folders if Checkpoint(path).verify()]
 
-    def set_aside_after(self, step: int) -> list[Path]:
+    def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:
         """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.
 
-        Else the next resume would take the highest step, which lies on the way that was given up.
+        Else the next resume would take the highest step, which lies on the way that was given up. The newest goes
+        last: a process that dies in between leaves a run that resumes from where it was, never from the middle.
 
         Args:
             step: The step that the run goes back to.
+            order: Which checkpoint of that step, where it was saved more than once; None leaves them all.
 
         Returns:
-            Their new paths, highest step first.
+            Their new paths, lowest step first.
         """
-        later = [path for path in reversed(folder.list_folders(self.directory)) if Checkpoint(path).step > step]
+        last = (step, math.inf if order is None else order)
+        later = [path for path in folder.list_folders(self.directory) if (folder.parse_name(path.name) or last) > last]
         return [moved for path in later if (moved := folder.set_aside(path)) is not None]
 
 

@@ -112,6 +112,12 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 def unreadable(path: Path, error: OSError) -> SamestepError:
     """Say what the system answered: damage, or something that leaves the checkpoint as good as it was."""
+    if error.errno == errno.ENOENT and not path.parent.exists():
+        return CorruptCheckpoint(
+            "The checkpoint is gone: it was deleted or moved while it was read.",
+            path=path.parent,
+            hint="Run the same command again: a newer one may have taken its place.",
+        )
     if error.errno == errno.ENOENT:
         return CorruptCheckpoint("A file of the checkpoint is missing.", path=path)
     if error.errno == errno.ELOOP:

@@ -81,6 +81,7 @@ class Run:
         self._resume, self._allow_missing = resume, allow_missing
         self._progress = Progress()
         self._tracked = Tracked(self._progress, None if seed is None else seed_everything(seed)["seed"])
+        weakref.finalize(self, self._tracked.close).atexit = False
         scoring = Scoring(keep.best, keep.metric, keep.mode)
         self._keeper = Keeper(self._attempt, self._tracked, self._progress, schedule, scoring)
         self._leading = Leading(self._tracked.loaders)
@@ -277,6 +278,7 @@ class Run:
         if self._loop is not None and self._loop.kind == "boundary" and self._keeper.is_asked_here():
             self._keeper.save()
         self._leave()
+        self._tracked.close()
         self._attempt.close()
 
     # --- inside -----------------------------------------------------------------------------------------

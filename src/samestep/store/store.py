@@ -130,7 +130,7 @@ class Store:
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
         self._is_tidy = True
         self._require_written(checkpoint)
-        self._shelf.retain(self.keep, protect=[checkpoint.name, *protect])
+        self._shelf.retain(self.keep, protect=[checkpoint.name, *protect], written_last=checkpoint.name)
         return checkpoint
 
     def _require_written(self, checkpoint: Checkpoint) -> None:

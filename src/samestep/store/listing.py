@@ -56,7 +56,9 @@ def list_checkpoints(directory: Path) -> list[Listed]:
         >>> list_checkpoints(Path("nowhere"))
         []
     """
-    named = [look_at(path) for path in folder.list_folders(directory)]
+    looked_at = [look_at(path) for path in folder.list_folders(directory)]
+    # What a running training has deleted since the folder was listed is not torn.
+    named = [each for each in looked_at if each.status == COMPLETE or each.path.exists()]
     quarantine = directory / folder.QUARANTINE
     aside = sorted(path for path in quarantine.iterdir() if path.is_dir()) if quarantine.is_dir() else []
     return named + [_set_aside(path) for path in aside]

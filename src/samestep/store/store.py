@@ -277,8 +277,14 @@ class Store:
     # --- falling back ----------------------------------------------------------------------------------
 
     def _newest_first(self) -> Iterator[Checkpoint]:
-        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported."""
-        return map(Checkpoint, reversed(folder.list_folders(self.directory)))
+        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported.
+
+        When none of them was good, look again: a running training may have deleted all that were there, and saved others.
+        """
+        given: set[Path] = set()
+        while new := [path for path in reversed(folder.list_folders(self.directory)) if path not in given]:
+            given.update(new)
+            yield from map(Checkpoint, new)
 
     def _best_first(self, metric: str | None, mode: str | None) -> Iterator[Checkpoint]:
         metric = metric or self.keep.metric
@@ -300,6 +306,8 @@ class Store:
                 checkpoint.check()
             except CorruptCheckpoint as error:
                 self._set_aside(checkpoint, error)
+            except NoCheckpoint:
+                continue  # another process's retention deleted it meanwhile: that is no damage
             else:
                 yield checkpoint
 
@@ -309,6 +317,8 @@ class Store:
                 return checkpoint, checkpoint.read(map_location)
             except CorruptCheckpoint as error:
                 self._set_aside(checkpoint, error)
+            except NoCheckpoint:
+                continue  # as above
         return None
 
     def _set_aside(self, checkpoint: Checkpoint, error: CorruptCheckpoint) -> None:
@@ -318,7 +328,7 @@ class Store:
         try:
             key = (checkpoint.name, checkpoint.path.stat().st_ino)
         except FileNotFoundError:
-            return  # another process's retention deleted it meanwhile: that is no damage
+            return  # deleted meanwhile
         if key in self._skipped:
             return
         self._skipped.add(key)

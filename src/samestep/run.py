@@ -337,9 +337,11 @@ class Run:
     def _leave(self) -> None:
         if self._loop is None:
             return
-        self._keeper.leave(early=self._left_early)
-        self._loop, self._attempt.in_loop = None, False
-        self._random.leave()
+        try:
+            self._keeper.leave(early=self._left_early)
+        finally:  # a signal that came while the loop ended is raised there
+            self._loop, self._attempt.in_loop = None, False
+            self._random.leave()
 
     def _before_batch(self, loader: str) -> None:
         """Take the boundary that a loader makes when the loop asks it for the next batch."""

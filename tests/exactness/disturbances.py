@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import enduring
-from processes import LIMIT, run_in_child, start_child
+from processes import start_child
+
+HANGS = 900
+"""Seconds after which an attempt counts as hung: the last one may have hundreds of steps before it."""
 
 TERMINATING = ("SIGTERM", "SIGINT", "SIGUSR1")
 
@@ -109,7 +112,7 @@ class Soak:
         self._groups.append(child.pid)
         bystander = self._look(number) if before and self.draw.random() < 0.2 else None
         last = self._disturb(child, ledger) if number < self._most else "nothing"
-        child.join(LIMIT)
+        child.join(HANGS)
         assert child.exitcode is not None, f"the attempt hung after {last}: {log.read_text()}"
         if bystander is not None:
             self._check_look(number, bystander)
@@ -150,7 +153,7 @@ class Soak:
         return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     def _check_record(self, before: list[dict[str, Any]], code: int, ledger: Path, last: str, said: str) -> None:
-        """An attempt has one line; earlier ones are closed and stay as they were."""
+        """Compare the records: an attempt has one line; earlier ones are closed and stay as they were."""
         lines = self.lines()
         new = lines[len(before) :]
         assert [line["attempt"] for line in lines] == list(range(1, len(lines) + 1))
@@ -175,7 +178,7 @@ class Soak:
     def _check_look(self, number: int, bystander: Any) -> None:
         """Commands that look on while checkpoints come and go find no damage."""
         self.counts["looks"] += 1
-        bystander.join(LIMIT)
+        bystander.join(HANGS)
         assert bystander.exitcode == 0, (self._root / f"look-{number}.log").read_text()
         for verb, status, said in json.loads((self._root / f"look-{number}.json").read_text()):
             gone = status == 2 and said["error"]["kind"] == "NoCheckpoint"  # none yet, or deleted between two looks
@@ -192,10 +195,11 @@ class Soak:
 
 
 def train_undisturbed(root: Path, changes: dict[str, Any]) -> Path:
-    """Train without any signal and give the ledger."""
+    """Train without any signal and without saves in between, and give the ledger."""
     ledger, log = root / "whole.jsonl", root / "whole.log"
-    code = run_in_child(enduring.train_in, str(root), "whole", ledger, changes, log=log)
-    assert code == 0, log.read_text()
+    child = start_child(enduring.train_in, str(root), "whole", ledger, changes | {"save_every": None}, log=log)
+    child.join()
+    assert child.exitcode == 0, log.read_text()
     return ledger
 
 

@@ -19,8 +19,8 @@ def measure() -> dict[str, int]:
     ctypes.CDLL(None).malloc_trim(0)  # else free memory that the allocator holds back hides and imitates leaks
     objects = gc.get_objects()
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
         "children": sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children")),
         "objects": len(objects),
         "bytes of tensors": _tensor_bytes(objects),

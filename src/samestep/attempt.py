@@ -19,7 +19,7 @@ from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.lock import RunLock
 from samestep.store.metrics import METRICS_FILE, Metrics
 from samestep.store.reading import Checkpoint
-from samestep.store.records import ATTEMPTS_FILE, open_run, plain
+from samestep.store.records import ATTEMPTS_FILE, open_run, plain, read_attempts, read_run
 from samestep.store.records import Attempt as AttemptRecord
 from samestep.store.retention import Keep
 from samestep.store.store import Store
@@ -74,6 +74,8 @@ class Attempt:
         self._keep = keep
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
+        self._refusal: str | None = None
+        self._has_warned = False
         self._line: AttemptRecord | None = None
         self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
@@ -107,6 +109,8 @@ class Attempt:
                     path=self.directory,
                     hint='Give the right directory, or resume="auto" to start anew.',
                 )
+            if found is None:
+                self._require_new()
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
@@ -114,12 +118,31 @@ class Attempt:
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
 
-    def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
+    def _require_new(self) -> None:
+        """Raise if the records prove that there were checkpoints: an unmounted disk must not look like a new run."""
+        for line in read_attempts(self.directory):
+            if line.get("resumed_from") or (line.get("how") == "finished" and line.get("steps")):
+                raise NoCheckpoint(
+                    "This run has had checkpoints and has none now; nothing is begun anew.",
+                    path=self.directory / CHECKPOINTS,
+                    found=f"attempt {line['attempt']}: from {line.get('resumed_from')}, {line.get('how')}",
+                    hint='Bring them back (is a disk not mounted, a copy incomplete?); resume="never" begins anew.',
+                )
+
+    def begin(self, resumed: Checkpoint | None, metrics_bytes: int | None, seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
         self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
-        self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
         name = None if resumed is None else resumed.name
-        self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
+        try:
+            missing = self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
+            self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
+        except OSError as error:
+            raise _refused(Path(error.filename or self.directory), error) from error
+        if missing:
+            warn_user(
+                f"{METRICS_FILE} is {missing} bytes shorter than when {name} was saved, so lines of earlier steps are"
+                " missing there: it was edited, or copied while the training ran."
+            )
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -134,9 +157,9 @@ class Attempt:
             self._flush(self._metrics.flush)
             self._flushed = now
 
-    def log_position(self) -> int:
-        """Tell how many bytes of metrics.jsonl belong to what has happened so far."""
-        return self._flush(self._metrics.position) or 0
+    def log_position(self) -> int | None:
+        """Tell how many bytes of metrics.jsonl belong to what has happened so far; None when it cannot be written."""
+        return self._flush(self._metrics.position)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -155,12 +178,14 @@ class Attempt:
         self._flush(self._metrics.sync)
         recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
+            self._require_in_place()
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
             self.failure = error
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
+        self._warn_of_refusal()
         _log.info("saved %s", name)
         return name
 
@@ -174,6 +199,7 @@ class Attempt:
         if self._line is not None:
             line = self._line
             self._flush(lambda: line.end(how, steps=completed_steps))
+        self._warn_of_refusal()
 
     def close(self) -> None:
         """Give the lock back."""
@@ -183,12 +209,40 @@ class Attempt:
             del _open[self.directory]
 
     def _flush(self, write: Callable[[], T]) -> T | None:
-        """Write records; where that fails, say so: no record is worth a training."""
+        """Write records; where that fails, they wait: no record is worth a training."""
         try:
-            return write()
-        except OSError as error:
+            self._require_in_place()
+            written = write()
+        except (OSError, SaveFailed) as error:
             _log.error("the records of %s could not be written: %s", self.directory, error)
+            self._refusal = str(error)
             return None
+        self._refusal = None
+        return written
+
+    def _warn_of_refusal(self) -> None:
+        """Say once that records cannot be written, unless a checkpoint has failed with them: that was said."""
+        if self._refusal is not None and self.failure is None and not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                f"The records of {self.directory} cannot be written; they wait in memory, and the training goes on. "
+                + self._refusal
+            )
+
+    def _require_in_place(self) -> None:
+        """Raise if the directory has been moved away or deleted: what stands in its place is not this run's."""
+        try:
+            is_ours = read_run(self.directory).id == self._record.id
+        except SamestepError:
+            is_ours = False
+        except OSError:  # too many open files, a disk that fails: whoever writes will be told
+            is_ours = True
+        if not is_ours:
+            raise SaveFailed(
+                "The run's directory was moved or deleted while the training ran.",
+                path=self.directory,
+                hint="Move it back: the next save works again. What was saved lies where it was moved to.",
+            )
 
     def _take_over(self) -> None:
         earlier = _open.get(self.directory)

@@ -188,6 +188,7 @@ class Keeper:
     def finish(self, loop: Loop) -> None:
         """Save what a loop has come to at its end, if it is not saved yet; a later loop keeps that checkpoint."""
         if loop.is_over:
+            self._leave_by_signal()
             return
         if self.unsaved:
             self.save()
@@ -208,6 +209,8 @@ class Keeper:
         if early and self.signals.received is None:
             self._attempt.end("left the loop", self._progress.completed_steps)
         self.signals.remove()
+        if not early:  # one that came while the loop's end was written down must not be lost
+            self._leave_by_signal()
 
     def _on_signal(self) -> None:
         """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""

@@ -81,6 +81,7 @@ class Run:
         self._resume, self._allow_missing = resume, allow_missing
         self._progress = Progress()
         self._tracked = Tracked(self._progress, None if seed is None else seed_everything(seed)["seed"])
+        weakref.finalize(self, self._tracked.close).atexit = False
         scoring = Scoring(keep.best, keep.metric, keep.mode)
         self._keeper = Keeper(self._attempt, self._tracked, self._progress, schedule, scoring)
         self._leading = Leading(self._tracked.loaders)
@@ -277,6 +278,7 @@ class Run:
         if self._loop is not None and self._loop.kind == "boundary" and self._keeper.is_asked_here():
             self._keeper.save()
         self._leave()
+        self._tracked.close()
         self._attempt.close()
 
     # --- inside -----------------------------------------------------------------------------------------
@@ -335,9 +337,11 @@ class Run:
     def _leave(self) -> None:
         if self._loop is None:
             return
-        self._keeper.leave(early=self._left_early)
-        self._loop, self._attempt.in_loop = None, False
-        self._random.leave()
+        try:
+            self._keeper.leave(early=self._left_early)
+        finally:  # a signal that came while the loop ended is raised there
+            self._loop, self._attempt.in_loop = None, False
+            self._random.leave()
 
     def _before_batch(self, loader: str) -> None:
         """Take the boundary that a loader makes when the loop asks it for the next batch."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from samestep.errors import NotTracked, StateMismatch, WrongPlace
 from samestep.generators import Generator, derive_seed, is_generator
@@ -37,6 +38,7 @@ class Tracked:
         self._own: dict[str, Any] = {"run": progress, "random": RandomState()}
         self.seed = seed
         self._watch: GradientWatch | None = None
+        self._hooks: list[RemovableHandle] = []
         self.updates = 0
 
     def add(self, name: str, value: object) -> None:
@@ -50,7 +52,7 @@ class Tracked:
         if kind == "loader" and self.seed is not None:
             self.objects[name].adopt_seed(derive_seed(self.seed, name))
         if isinstance(value, torch.optim.Optimizer):
-            value.register_step_post_hook(self._count_update)
+            self._hooks.append(value.register_step_post_hook(self._count_update))
 
     @property
     def loaders(self) -> dict[str, Any]:
@@ -82,6 +84,13 @@ class Tracked:
     def items(self) -> dict[str, Item]:
         """Capture the state of everything: plain trees, and live references to the tensors."""
         return capture(self.objects | self._own, watch=self._watch)
+
+    def close(self) -> None:
+        """Take the hooks off the optimizers: in a notebook they outlive the run, and the next one adds its own."""
+        for hook in self._hooks:
+            hook.remove()
+        if self._watch is not None:
+            self._watch.close()
 
     @staticmethod
     def saved_progress(items: Mapping[str, Item]) -> Progress:

@@ -80,7 +80,7 @@ def test_what_retention_deletes_under_a_reader_is_no_damage(digits, monkeypatch,
 
 
 def test_an_export_whose_checkpoint_goes_says_so(digits, tmp_path, monkeypatch):
-    """An export whose checkpoint is deleted while it is read says that it is gone, not that a file is missing."""
+    """An export whose checkpoint is deleted while it is read says that it is gone, not that it is damaged."""
     whole = verifying.read_manifest
 
     def read_then_delete(path):
@@ -91,8 +91,8 @@ def test_an_export_whose_checkpoint_goes_says_so(digits, tmp_path, monkeypatch):
     monkeypatch.setattr(verifying, "read_manifest", read_then_delete)
     status, found = answer("export", f"{digits}@300", "--out", tmp_path / "model.pt")
     assert (status, found["error"]["message"]) == (
-        1,
-        "The checkpoint is gone: it was deleted or moved while it was read.",
+        2,
+        "There is no checkpoint here, or not any more: a running training deletes old ones.",
     )
     assert not (tmp_path / "model.pt").exists()
 

@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
+# The first optimizer of a process imports torch._dynamo: three seconds of CPU in each child, unless it is there.
 _context.set_forkserver_preload(
-    ["torch", "torch._dynamo", "samestep.run", "samestep.data.loader", "sklearn.datasets", "ledger", "trainings"]
+    [
+        "torch",
+        "torch._dynamo",
+        "samestep.run",
+        "samestep.data.loader",
+        "sklearn.datasets",
+        "ledger",
+        "trainings",
+        "enduring",
+    ]
 )
 
 LIMIT = 120

@@ -109,9 +109,11 @@ def _content(path: Path) -> str:
 
 def _choose(place: Place, which: str) -> Listed:
     """Choose among the complete ones; looks at no more of them than it must."""
-    folders = folder.list_folders(place.checkpoints)
+    fitting, folders = None, folder.list_folders(place.checkpoints)
     if which == "latest":
-        fitting = _newest_complete(folders)
+        before: list[Path] = []
+        while fitting is None and folders != before:  # a running training may delete all that were listed
+            fitting, before, folders = _newest_complete(folders), folders, folder.list_folders(place.checkpoints)
     elif which.isdecimal():
         named = [(folder.parse_name(path.name), path) for path in folders]
         fitting = _newest_complete([path for name, path in named if name is not None and name[0] == int(which)])

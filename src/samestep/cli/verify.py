@@ -1,5 +1,6 @@
 """Owns `samestep verify`: whether every byte is the one that was written. Changes nothing."""
 
+import contextlib
 from typing import Any
 
 import click
@@ -20,9 +21,9 @@ def command(target: str, *, as_json: bool) -> int:
 
     Ends with 0 when all are sound, 1 when one is not. What a resume has set aside already is not read again.
     """
-    checked = [(checkpoint, _problems(checkpoint)) for checkpoint in _checkpoints(target)]
-    # What a training deletes while this reads is no damage.
-    results = [(checkpoint, problems) for checkpoint, problems in checked if not problems or checkpoint.path.exists()]
+    results = _results(_checkpoints(target))
+    while not results:  # a running training has deleted all that were listed, and saved others
+        results = _results(_checkpoints(target))
     sound = not any(problems for _, problems in results)
     if as_json:
         output.print_json({"ok": sound, "checkpoints": [_as_json(*result) for result in results]})
@@ -42,9 +43,20 @@ def _checkpoints(target: str) -> list[Checkpoint]:
     return found
 
 
+def _results(checkpoints: list[Checkpoint]) -> list[tuple[Checkpoint, list[Problem]]]:
+    """Verify them; those that a running training has deleted meanwhile are left out."""
+    results = []
+    for checkpoint in checkpoints:
+        with contextlib.suppress(NoCheckpoint):
+            results.append((checkpoint, _problems(checkpoint)))
+    return results
+
+
 def _problems(checkpoint: Checkpoint) -> list[Problem]:
     try:
         return checkpoint.verify()
+    except NoCheckpoint:
+        raise
     except (SamestepError, OSError) as error:
         return [Problem(MANIFEST_FILE, None, error.message if isinstance(error, SamestepError) else str(error))]
 

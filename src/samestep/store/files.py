@@ -118,6 +118,16 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".tmp-{path.name}")
 
 
+def part_from_links(path: Path) -> None:
+    """Give a file that has a second name (a copy by `cp -al`) bytes of its own, before it is changed in place."""
+    try:
+        is_shared = path.stat().st_nlink > 1
+    except FileNotFoundError:
+        return
+    if is_shared:
+        replace_file(path, path.read_bytes())
+
+
 def rename(source: Path, target: Path) -> None:
     """Rename durably: the names of both folders are synchronised."""
     system.rename(source, target)

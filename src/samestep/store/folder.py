@@ -196,7 +196,12 @@ def tidy(directory: Path, *prefixes: str) -> list[Path]:
         The paths that were removed; those of a living writer, or that cannot be removed, stay.
     """
     removed = []
-    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+    try:
+        children = sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:  # too many open files: the next save tidies
+        log.warning("cannot tidy %s: %s", directory, error)
+        return []
+    for path in children:
         if not path.name.startswith(prefixes or (DRAFT_PREFIX, TRASH_PREFIX)) or _is_in_use(path):
             continue
         try:

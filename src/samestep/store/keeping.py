@@ -38,32 +38,39 @@ class Shelf:
         self._known = current
         return list(current.values())
 
-    def doomed(self, keep: Keep, *, protect: Collection[str] = ()) -> list[str]:
+    def doomed(self, keep: Keep, *, protect: Collection[str] = (), written_last: str | None = None) -> list[str]:
         """Give the names of what may go: what a newer one of the same step replaces, and what the policy lets go.
 
         Args:
             keep: The policy.
             protect: Names that must stay.
+            written_last: The name of the one that was written last, where that is known.
 
         Returns:
             The names, oldest first; never the newest complete checkpoint.
         """
         entries = self.entries()
-        doomed = decide(keep, entries, protect=protect).deleted
+        doomed = decide(keep, entries, protect=protect, written_last=written_last).deleted
         return [entry.name for entry in entries[:-1] if entry.name in doomed]
 
-    def retain(self, keep: Keep, *, protect: Collection[str] = ()) -> list[str]:
+    def retain(self, keep: Keep, *, protect: Collection[str] = (), written_last: str | None = None) -> list[str]:
         """Delete what may go; what cannot be deleted stays and is logged, since a save must not fail by it.
 
         Args:
             keep: The policy.
             protect: Names that must stay.
+            written_last: The name of the one that was written last, where that is known.
 
         Returns:
             The names of what was deleted.
         """
+        try:
+            doomed = self.doomed(keep, protect=protect, written_last=written_last)
+        except (SamestepError, OSError) as error:
+            log.warning("nothing old is deleted from %s now: %s", self.directory, error)
+            return []
         deleted = []
-        for name in self.doomed(keep, protect=protect):
+        for name in doomed:
             try:
                 folder.remove(self.directory / name)
             except OSError as error:

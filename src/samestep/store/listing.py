@@ -56,12 +56,12 @@ def list_checkpoints(directory: Path) -> list[Listed]:
         >>> list_checkpoints(Path("nowhere"))
         []
     """
-    named = [look_at(path) for path in folder.list_folders(directory)]
+    looked_at = [look_at(path) for path in folder.list_folders(directory)]
+    # What a running training has deleted since the folder was listed is not torn.
+    named = [each for each in looked_at if each.status == COMPLETE or each.path.exists()]
     quarantine = directory / folder.QUARANTINE
     aside = sorted(path for path in quarantine.iterdir() if path.is_dir()) if quarantine.is_dir() else []
-    # What a training deletes while this looks is no damage.
-    there = [each for each in named if each.status == COMPLETE or each.path.exists()]
-    return there + [_set_aside(path) for path in aside]
+    return named + [_set_aside(path) for path in aside]
 
 
 def count_drafts(directory: Path) -> int:

@@ -98,8 +98,10 @@ class RunLock:
         if descriptor is None or owner is None:
             return
         with _guard:
-            # The owner's file goes first: afterwards it may already be the next owner's.
-            _remove_owner(self.directory / OWNER_FILE)
+            # The owner's file goes first: afterwards it may already be the next owner's. Where the directory was moved
+            # away while it was held, what stands at its place is somebody else's.
+            if _identity(self.directory / LOCK_FILE) == owner[1]:
+                _remove_owner(self.directory / OWNER_FILE)
             _held.pop(owner[1], None)
             os.close(descriptor)
 
@@ -119,18 +121,30 @@ class RunLock:
                 raise RunLocked(
                     "This process is already working on this run.",
                     path=self.directory,
-                    hint="Close the other Run, Store or RunLock of this directory first.",
+                    found=f"it works in {_held.get(_identity(path) or (0, 0))}",
+                    hint="Close the other Run, Store or RunLock first, also one of a copy by hard links (cp -al).",
                 )
+            descriptor = self._locked(path)
+            if _is_shared(descriptor) and _gives_way(path):
+                os.close(descriptor)
+                descriptor = self._locked(path)
+            identity = _status_identity(os.fstat(descriptor))
+            _held[identity] = str(self.directory)
+            self._descriptor, self._owner = descriptor, (os.getpid(), identity)
+        _write_owner(self.directory / OWNER_FILE)
+
+    def _locked(self, path: Path) -> int:
+        """Open and lock the file that has the name once it is locked: another process may just have replaced it."""
+        while True:
             descriptor = self._open(path)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 os.close(descriptor)
                 raise self._refused(error) from error
-            identity = _status_identity(os.fstat(descriptor))
-            _held[identity] = str(self.directory)
-            self._descriptor, self._owner = descriptor, (os.getpid(), identity)
-        _write_owner(self.directory / OWNER_FILE)
+            if _identity(path) == _status_identity(os.fstat(descriptor)):
+                return descriptor
+            os.close(descriptor)
 
     def _open(self, path: Path) -> int:
         try:
@@ -184,6 +198,21 @@ def describe_owner(directory: str | os.PathLike[str]) -> str:
     if not isinstance(owner, dict):
         return "an unknown process"
     return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Tell whether the lock file is also that of a copy by hard links (`cp -al`), which is another run's."""
+    return os.fstat(descriptor).st_nlink > 1
+
+
+def _gives_way(path: Path) -> bool:
+    """Take a shared lock file out of the way, while it is locked; where that is not allowed it stays shared."""
+    try:
+        files.remove_file(path)
+    except OSError as error:
+        _log.warning("%s is shared with a hard-linked copy and could not be replaced: %s", path, error)
+        return False
+    return True
 
 
 def _write_owner(path: Path) -> None:

@@ -10,6 +10,8 @@ from samestep.store.records import encode_line, parse_line, plain
 
 METRICS_FILE = "metrics.jsonl"
 
+_BLOCK = 64 * 1024
+
 
 class Metrics:
     """The run's metrics.jsonl, written by the process that holds the run's lock.
@@ -36,6 +38,7 @@ class Metrics:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / METRICS_FILE
         self._waiting: list[Mapping[str, Any]] = []
+        self._refused = b""  # encoded lines that the system has not taken yet
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -53,17 +56,18 @@ class Metrics:
             UnsupportedValue: A line holds what JSON cannot express; that line is dropped, the others stay.
             OSError: They could not be written; they stay in memory for the next time.
         """
-        data = self._encoded()
-        if not data:
+        self._refused += self._encoded()
+        self._waiting.clear()
+        if not self._refused:
             return
+        files.part_from_links(self.path)
         size = self._whole_size()
         try:
-            files.append_bytes(self.path, data)
+            files.append_bytes(self.path, self._refused)
         except OSError:
             self._size = None  # a part may have been written: the next time looks again
             raise
-        self._waiting.clear()
-        self._size = size + len(data)
+        self._size, self._refused = size + len(self._refused), b""
 
     def sync(self) -> None:
         """Flush, and have the file on the disk: afterwards the lines survive the end of the machine too."""
@@ -80,26 +84,32 @@ class Metrics:
         self.flush()
         return self._whole_size()
 
-    def cut(self, position: int | None, step: int) -> None:
+    def cut(self, position: int | None, step: int) -> int:
         """Cut the file back to where it was when the checkpoint was written that the run resumes from.
 
         Args:
             position: What `position` returned then. When it is None, or the file does not have the start of a
                 line there (it was edited, or lost its end), all lines of later steps are taken out instead.
             step: The completed steps of that checkpoint.
+
+        Returns:
+            How many bytes are missing: 0, unless the file is there and shorter than it was then.
         """
         self._waiting.clear()
-        self._size = None
+        self._refused, self._size = b"", None
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
-            return
+            return 0
         if position is not None and position <= size and self._begins_line(position):
             if position < size:
+                files.part_from_links(self.path)
                 files.truncate_file(self.path, position)
-            return
+            self._size = position
+            return 0
         lines = self.path.read_bytes().splitlines(keepends=True)
         files.replace_file(self.path, b"".join(line for line in lines if _is_up_to(step, line)))
+        return max(0, (position or 0) - size)
 
     def _encoded(self) -> bytes:
         """Encode what waits, once: the encoded lines replace the tensors."""
@@ -116,11 +126,23 @@ class Metrics:
     def _whole_size(self) -> int:
         """Find the end of the last whole line, and cut off what a dying writer left behind it."""
         if self._size is None:
-            raw = self.path.read_bytes() if self.path.exists() else b""
-            self._size = raw.rfind(b"\n") + 1
-            if self._size < len(raw):
+            size = self.path.stat().st_size if self.path.exists() else 0
+            self._size = self._end_of_lines(size)
+            if self._size < size:
                 files.truncate_file(self.path, self._size)
         return self._size
+
+    def _end_of_lines(self, size: int) -> int:
+        """Find the end of the last whole line from the back: after a year the file is long."""
+        while size:
+            begin = max(0, size - _BLOCK)
+            with self.path.open("rb") as file:
+                file.seek(begin)
+                end = file.read(size - begin).rfind(b"\n") + 1
+            if end:
+                return begin + end
+            size = begin
+        return 0
 
     def _begins_line(self, position: int) -> bool:
         if position == 0:

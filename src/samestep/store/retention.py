@@ -102,7 +102,9 @@ class Decision:
     deleted: tuple[str, ...]
 
 
-def decide(keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = ()) -> Decision:
+def decide(
+    keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = (), written_last: str | None = None
+) -> Decision:
     """Decide which checkpoints stay, and why; of several of one step only the one written last counts.
 
     Args:
@@ -110,6 +112,8 @@ def decide(keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = (
         entries: All complete checkpoints of the run, in any order; damaged ones do not belong here, so that
             they never count as "last".
         protect: Names that must stay whatever the policy says, such as the checkpoint that was resumed from.
+        written_last: The name of the one that was written last, where that is known; else `created` says it, which
+            keeps a few too many when the clock was set back since.
 
     Returns:
         The decision; applying it and deciding again deletes nothing more.
@@ -121,7 +125,7 @@ def decide(keep: Keep, entries: Iterable[Entry], *, protect: Collection[str] = (
     """
     ordered = sorted(entries, key=_position)
     reasons: dict[str, list[str]] = {entry.name: [] for entry in ordered}
-    for reason, kept in _claims(keep, ordered, protect):
+    for reason, kept in _claims(keep, ordered, protect, written_last):
         for entry in kept:
             reasons[entry.name].append(reason)
     return Decision(
@@ -172,12 +176,15 @@ def best_entries(keep: Keep, entries: Iterable[Entry]) -> list[Entry]:
     return scored[: keep.best]
 
 
-def _claims(keep: Keep, ordered: list[Entry], protect: Collection[str]) -> list[tuple[str, list[Entry]]]:
+def _claims(
+    keep: Keep, ordered: list[Entry], protect: Collection[str], written_last: str | None
+) -> list[tuple[str, list[Entry]]]:
     """List every reason to keep something, with what it keeps."""
     current = _current(ordered)
+    place = _written_last(current, written_last)
     return [
-        ("newest", _newest(current)),
-        (f"last {keep.last}", _last(keep, current)),
+        ("newest", [entry for at, entry in enumerate(current) if at in {place, len(current) - 1}]),
+        (f"last {keep.last}", _last(keep, current, place)),
         (f"best {keep.best} {keep.metric}", best_entries(keep, current)),
         (f"every {keep.every} steps", _every(keep, current)),
         (PINNED, [entry for entry in ordered if PINNED in entry.tags]),
@@ -194,24 +201,20 @@ def _position(entry: Entry) -> tuple[int, int]:
     return (entry.step, entry.order)
 
 
-def _newest(ordered: list[Entry]) -> list[Entry]:
-    """Find the one a resume takes (highest step) and the one written last; going back parts them."""
-    if not ordered:
-        return []
-    written_last = max(ordered, key=lambda entry: (entry.created, _position(entry)))
-    return [entry for entry in ordered if entry is written_last or entry is ordered[-1]]
+def _written_last(ordered: list[Entry], name: str | None) -> int:
+    """Find the place of the one written last; going back in steps parts it from the one that a resume takes."""
+    named = [place for place, entry in enumerate(ordered) if entry.name == name]
+    by_clock = sorted(range(len(ordered)), key=lambda place: (ordered[place].created, place))
+    return (named or by_clock or [0])[-1]
 
 
-def _last(keep: Keep, ordered: list[Entry]) -> list[Entry]:
+def _last(keep: Keep, ordered: list[Entry], written_last: int) -> list[Entry]:
     """Find the highest steps, and after going back in steps also those up to the one written last.
 
     Without the second part, a run that went back from step 600 to 200 would lose its checkpoint at 300 as soon
     as it writes 350: the abandoned 600 and 500 would count as its last two for ever.
     """
-    if not ordered:
-        return []
-    current = ordered.index(max(ordered, key=lambda entry: (entry.created, _position(entry))))
-    line = ordered[: current + 1]
+    line = ordered[: written_last + 1]
     return [entry for entry in ordered if entry in ordered[-keep.last :] or entry in line[-keep.last :]]
 
 

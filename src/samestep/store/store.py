@@ -130,19 +130,20 @@ class Store:
         checkpoint = write_checkpoint(self.directory, snapshot, environment or {}, tags)
         self._is_tidy = True
         self._require_written(checkpoint)
-        self.retain([checkpoint.name, *protect])
+        self.retain([checkpoint.name, *protect], written_last=checkpoint.name)
         return checkpoint
 
-    def retain(self, protect: Collection[str] = ()) -> list[str]:
+    def retain(self, protect: Collection[str] = (), *, written_last: str | None = None) -> list[str]:
         """Apply the policy, as each save does: also where the last save was killed before it could.
 
         Args:
             protect: Names of checkpoints that stay whatever the policy says.
+            written_last: The name of the one that was written last, where that is known.
 
         Returns:
             The names of what was deleted; never the newest complete checkpoint.
         """
-        return self._shelf.retain(self.keep, protect=protect)
+        return self._shelf.retain(self.keep, protect=protect, written_last=written_last)
 
     def _require_written(self, checkpoint: Checkpoint) -> None:
         """Read back manifest and sizes: nothing older may go for a checkpoint that is not there."""
@@ -288,8 +289,14 @@ class Store:
     # --- falling back ----------------------------------------------------------------------------------
 
     def _newest_first(self) -> Iterator[Checkpoint]:
-        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported."""
-        return map(Checkpoint, reversed(folder.list_folders(self.directory)))
+        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported.
+
+        When none was good, look again: a running training may have deleted all that were there, and saved others.
+        """
+        given: set[Path] = set()
+        while new := [path for path in reversed(folder.list_folders(self.directory)) if path not in given]:
+            given.update(new)
+            yield from map(Checkpoint, new)
 
     def _best_first(self, metric: str | None, mode: str | None) -> Iterator[Checkpoint]:
         metric = metric or self.keep.metric
@@ -311,6 +318,8 @@ class Store:
                 checkpoint.check()
             except CorruptCheckpoint as error:
                 self._set_aside(checkpoint, error)
+            except NoCheckpoint:
+                continue  # another process's retention deleted it meanwhile: that is no damage
             else:
                 yield checkpoint
 
@@ -320,6 +329,8 @@ class Store:
                 return checkpoint, checkpoint.read(map_location)
             except CorruptCheckpoint as error:
                 self._set_aside(checkpoint, error)
+            except NoCheckpoint:
+                continue  # as above
         return None
 
     def _set_aside(self, checkpoint: Checkpoint, error: CorruptCheckpoint) -> None:
@@ -329,7 +340,7 @@ class Store:
         try:
             key = (checkpoint.name, checkpoint.path.stat().st_ino)
         except FileNotFoundError:
-            return  # another process's retention deleted it meanwhile: that is no damage
+            return  # deleted meanwhile
         if key in self._skipped:
             return
         self._skipped.add(key)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from samestep.errors import CorruptCheckpoint, SamestepError
+from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError
 from samestep.state.digest import Digest
 from samestep.store import safetensors_file
 from samestep.store.files import CHUNK
@@ -97,6 +97,7 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
     Raises:
         CorruptCheckpoint: It is missing, no regular file, or the disk cannot read it.
+        NoCheckpoint: The whole folder is not there.
         SamestepError: The system does not let us read it.
     """
     try:
@@ -113,10 +114,8 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 def unreadable(path: Path, error: OSError) -> SamestepError:
     """Say what the system answered: damage, or something that leaves the checkpoint as good as it was."""
     if error.errno == errno.ENOENT and not path.parent.exists():
-        return CorruptCheckpoint(
-            "The checkpoint is gone: it was deleted or moved while it was read.",
-            path=path.parent,
-            hint="Run the same command again: a newer one may have taken its place.",
+        return NoCheckpoint(
+            "There is no checkpoint here, or not any more: a running training deletes old ones.", path=path.parent
         )
     if error.errno == errno.ENOENT:
         return CorruptCheckpoint("A file of the checkpoint is missing.", path=path)

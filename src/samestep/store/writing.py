@@ -171,7 +171,20 @@ def _write_file(path: Path, tensors: Mapping[str, "Tensor"], item: str) -> tuple
 
 
 def _elements(tensor: "Tensor") -> Elements:
-    return Elements(dtype_name(tensor.dtype), list(tensor.shape), lambda: tensor_bytes(tensor))
+    return Elements(dtype_name(tensor.dtype), list(tensor.shape), lambda: _bytes_of(tensor))
+
+
+def _bytes_of(tensor: "Tensor") -> memoryview:
+    """Give a tensor's bytes; a copy of it (from a device, or of other strides) needs memory that may be short."""
+    try:
+        return tensor_bytes(tensor)
+    except (MemoryError, RuntimeError) as error:
+        raise SaveFailed(
+            "A tensor could not be copied to be written.",
+            expected=f"{tensor.numel() * tensor.element_size()} bytes of memory",
+            found=" ".join(str(error).split()) or type(error).__name__,
+            hint="Earlier checkpoints are untouched.",
+        ) from error
 
 
 def _tensor_entry(tensor: "Tensor", file_name: str, digest: str) -> TensorEntry:

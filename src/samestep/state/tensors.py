@@ -78,7 +78,7 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         A new tensor without gradient.
 
     Raises:
-        CorruptCheckpoint: The strides cannot belong to the tensor's shape.
+        CorruptCheckpoint: The strides cannot belong to the tensor's shape, or put elements that differ on one place.
 
     Example:
         >>> with_strides(torch.ones(2, 3), (1, 2)).stride()
@@ -96,6 +96,12 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     if result.untyped_storage().nbytes() > source.numel() * source.element_size():
         result.untyped_storage().fill_(0)  # type: ignore[attr-defined]
     _distinct(result, strides).copy_(_distinct(source, strides))
+    if _has_repeats(result) and not _same_elements(result, source):
+        raise CorruptCheckpoint(
+            "The strides put elements that differ on one place in memory.",
+            expected=f"strides that keep all elements of shape {list(tensor.shape)} apart",
+            found=list(strides),
+        )
     return result
 
 
@@ -155,7 +161,8 @@ def dtype_from_name(name: str) -> torch.dtype:
     Raises:
         CorruptCheckpoint: There is no dtype of this name.
     """
-    found = getattr(torch, name, None) if isinstance(name, str) else None
+    # Not `getattr`: torch imports some of its packages when it is asked for their names.
+    found = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype) or dtype_name(found) != name:
         raise CorruptCheckpoint("There is no dtype of this name in torch.", found=repr(name))
     return found
@@ -167,6 +174,11 @@ def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dimension, 0, 1)
     return tensor
+
+
+def _same_elements(left: Tensor, right: Tensor) -> bool:
+    """Compare bit by bit; on the meta device there are no bits."""
+    return left.is_meta or torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (left, right)))
 
 
 def _has_repeats(tensor: Tensor) -> bool:

@@ -1,12 +1,14 @@
 """Owns metrics.jsonl: what the loop reported, and no step twice. Never computes a metric."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from samestep.errors import SamestepError
 from samestep.store import files
-from samestep.store.records import encode_line, parse_line, plain
+from samestep.store.records import encode_line, parse_line, plain, read_own
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -91,7 +93,7 @@ class Metrics:
         self._waiting.clear()
         self._size = None
         try:
-            size = self.path.stat().st_size
+            size = self._regular_size()
         except FileNotFoundError:
             return
         if position is not None and position <= size and self._begins_line(position):
@@ -116,11 +118,22 @@ class Metrics:
     def _whole_size(self) -> int:
         """Find the end of the last whole line, and cut off what a dying writer left behind it."""
         if self._size is None:
-            raw = self.path.read_bytes() if self.path.exists() else b""
+            try:
+                self._regular_size()
+                raw = self.path.read_bytes()
+            except FileNotFoundError:
+                raw = b""
             self._size = raw.rfind(b"\n") + 1
             if self._size < len(raw):
                 files.truncate_file(self.path, self._size)
         return self._size
+
+    def _regular_size(self) -> int:
+        """Tell the file's size; a link would lead what is written, or cut off, into another file."""
+        status = self.path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise SamestepError("A file of the run is no regular file.", path=self.path, hint="Move it away.")
+        return status.st_size
 
     def _begins_line(self, position: int) -> bool:
         if position == 0:
@@ -140,7 +153,7 @@ def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
         The lines in their order; a torn line is passed over.
     """
     try:
-        raw = (Path(directory) / METRICS_FILE).read_bytes()
+        raw = read_own(Path(directory) / METRICS_FILE)
     except FileNotFoundError:
         return []
     return [line for line in map(parse_line, raw.splitlines()) if line is not None]
@@ -155,4 +168,5 @@ def _held(value: Any) -> Any:
 
 def _is_up_to(step: int, raw: bytes) -> bool:
     line = parse_line(raw)
-    return raw.endswith(b"\n") and line is not None and line.get("step", 0) <= step
+    its_step = 0 if line is None else line.get("step", 0)
+    return raw.endswith(b"\n") and line is not None and isinstance(its_step, (int, float)) and its_step <= step

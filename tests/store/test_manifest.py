@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_snapshots import make_snapshot
+from sealing import places, seal, unsealed
 
 from samestep.errors import CorruptCheckpoint, UnsupportedValue
 from samestep.store import manifest as module
@@ -27,20 +27,11 @@ from samestep.store.writing import write_checkpoint
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def seal(content):
-    """Give a manifest's bytes with a right digest, whatever the content."""
-    body = content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
-    body = body.removesuffix(b"}")
-    return body + b',"digest":"' + xxhash.xxh3_128_hexdigest(body).encode() + b'"}\n'
-
-
 @pytest.fixture
 def content(tmp_path):
     """Give the content of a real manifest, to be spoiled."""
     checkpoint = write_checkpoint(tmp_path, make_snapshot(4, metrics={"acc": 0.5}), {"torch": "2.13.0"}, ["pinned"])
-    content = json.loads((checkpoint.path / "manifest.json").read_bytes())
-    del content["digest"]
-    return content
+    return unsealed(checkpoint.path)
 
 
 def empty(**changes):
@@ -261,18 +252,10 @@ def test_any_bytes(data):
 @given(st.data())
 def test_any_spoiled_member(data):
     """A real manifest with any one value replaced by any other is a manifest or a CorruptCheckpoint."""
-    content = json.loads((Path(__file__).parent / "golden/step-000000007/manifest.json").read_bytes())
-    del content["digest"]
-    parent, key = data.draw(st.sampled_from(list(_places(content))))
+    content = unsealed(Path(__file__).parent / "golden/step-000000007")
+    parent, key = data.draw(st.sampled_from(list(places(content))))
     parent[key] = data.draw(json_values | st.integers(0, 2**70) | st.lists(st.integers(0, 2**63)))
     try:
         decode_manifest(seal(content))
     except CorruptCheckpoint:
         return
-
-
-def _places(value):
-    for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-        yield value, key
-        if isinstance(child, dict | list):
-            yield from _places(child)

@@ -15,7 +15,7 @@ def child_path(path: str, element: object) -> str:
         >>> child_path("optimizer.state", "layer.weight"), child_path("groups", 0), child_path("", "rate")
         ('optimizer.state["layer.weight"]', 'groups[0]', 'rate')
     """
-    text = _shortened(element if isinstance(element, str) else _repr(element))
+    text = _shortened(element) if isinstance(element, str) else shown(element)
     if isinstance(element, str) and text.isidentifier():
         return f"{path}.{text}" if path else text
     if isinstance(element, str):
@@ -23,11 +23,17 @@ def child_path(path: str, element: object) -> str:
     return f"{path}[{text}]"
 
 
-def _repr(element: object) -> str:
+def shown(value: object) -> str:
+    """Write a value as Python does, shortened.
+
+    Example:
+        >>> shown((1, "a")), shown(10**5000)
+        ("(1, 'a')", 'int too long to write')
+    """
     try:
-        return repr(element)
+        return _shortened(repr(value))
     except ValueError:  # Python writes no integer of more than 4,300 digits
-        return f"a {type(element).__name__} too long to write"
+        return f"{type(value).__name__} too long to write"
 
 
 def _shortened(text: str) -> str:

@@ -85,7 +85,9 @@ class StatefulRestoration(Restoration):
     def _require_likeness(self) -> None:
         """Refuse what torch would take without looking: a text for a number, or an attribute in a method's place."""
         saved, live = decode(self._tree(), self._item.tensors), self._tracked.state_dict()
-        if isinstance(saved, dict) and isinstance(live, dict):
+        if isinstance(live, dict) and not isinstance(saved, dict):
+            raise CorruptCheckpoint("The state of an object is no dict.", path=self.name, found=type(saved).__name__)
+        if isinstance(live, dict):
             hidden = _shadowing(self.name, self._tracked, saved) if self._item.kind == "scheduler" else []
             differences = [*hidden, *unlike(self.name, saved, live)]
             require_no_differences(self.name, differences, "Create the object as when the checkpoint was saved.")

@@ -49,7 +49,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     plain = resolved(tensor).cpu().contiguous()
     if plain.numel() == 0:
         return memoryview(b"")
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+    return _flat_bytes(plain).numpy().data
 
 
 def digest(tensor: Tensor) -> str:
@@ -95,7 +95,7 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     result = torch.empty_strided(source.shape, strides, dtype=source.dtype, device=source.device)
     if result.untyped_storage().nbytes() > source.numel() * source.element_size():
         result.untyped_storage().fill_(0)  # type: ignore[attr-defined]
-    _distinct(result, strides).copy_(_distinct(source, strides))
+    _copy_bits(result, source, strides)
     if _has_repeats(result) and not _same_elements(result, source):
         raise CorruptCheckpoint(
             "The strides put elements that differ on one place in memory.",
@@ -123,7 +123,7 @@ def copy_into(target: Tensor, source: Tensor) -> None:
     """
     with torch.no_grad():
         if target.stride() == source.stride():
-            _distinct(target, source.stride()).copy_(_distinct(source, source.stride()))
+            _copy_bits(target, source, source.stride())
         else:
             target.data = placed(with_strides(source, source.stride()), target.device)
 
@@ -168,6 +168,12 @@ def dtype_from_name(name: str) -> torch.dtype:
     return found
 
 
+def _copy_bits(target: Tensor, source: Tensor, strides: Sequence[int]) -> None:
+    if source.dtype == target.dtype == torch.bool:  # torch makes 1 of any other byte that stands for true
+        target, source = target.view(torch.uint8), source.view(torch.uint8)
+    _distinct(target, strides).copy_(_distinct(source, strides))
+
+
 def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     """Narrow the dimensions in which all elements lie on one place; torch refuses to write through them."""
     for dimension, (size, stride) in enumerate(zip(tensor.shape, strides, strict=True)):
@@ -178,7 +184,15 @@ def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
 
 def _same_elements(left: Tensor, right: Tensor) -> bool:
     """Compare bit by bit; on the meta device there are no bits."""
-    return left.is_meta or torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (left, right)))
+    for dimension, strides in enumerate(zip(left.stride(), right.stride(), strict=True)):
+        if strides == (0, 0) and left.shape[dimension]:  # expanded in both: one element stands for all
+            left, right = left.narrow(dimension, 0, 1), right.narrow(dimension, 0, 1)
+    return left.is_meta or torch.equal(_flat_bytes(left.contiguous()), _flat_bytes(right.contiguous()))
+
+
+def _flat_bytes(tensor: Tensor) -> Tensor:
+    """View contiguous elements as bytes; not by `reshape(-1)`, which keeps any stride that a single element has."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _has_repeats(tensor: Tensor) -> bool:

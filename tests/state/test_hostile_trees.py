@@ -146,6 +146,7 @@ HOSTILE = {
     "torch of noise": _random(("torch",), lambda state: torch.full_like(state, 255)),
     "random of nobody": lambda trees, _: trees["random"].update(quantum=1),
     "generators a number": _random(("generators",), 5),
+    "generators a list": _random(("generators",), ["python"]),
     # loaders
     **{
         f"loader's {name} {value!r:.9}": _at("loader", name, value=value)
@@ -198,6 +199,32 @@ def test_what_is_not_spoiled_is_restored():
         items, wanted = capture(source), fingerprint(source)
         restore(live, items)
         assert fingerprint(live) == wanted
+
+
+class Failing(dict):
+    """Tensors on a disk that dies after so many of them have been read."""
+
+    def __init__(self, tensors, times):
+        super().__init__(tensors)
+        self.left = times
+
+    def __getitem__(self, name):
+        self.left -= 1
+        if self.left < 0:
+            raise CorruptCheckpoint("The disk has died.")
+        return super().__getitem__(name)
+
+
+def test_what_the_checks_cannot_foresee_is_told_as_it_is():
+    """Where a disk dies in the middle of restoring, the error does not say that nothing has been changed."""
+    with isolated():
+        saved, live = capture(make_objects()), make_objects()
+        counted = Failing(saved["model"].tensors, 1000)
+        restore(live, saved | {"model": replace(saved["model"], tensors=counted)})
+        dying = Failing(saved["model"].tensors, 999 - counted.left)
+        with pytest.raises(SamestepError, match="already changed") as caught:
+            restore(live, saved | {"model": replace(saved["model"], tensors=dying)})
+    assert "The disk has died" in caught.value.found
 
 
 def test_progress_is_checked_where_it_is_first_read():

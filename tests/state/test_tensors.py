@@ -147,3 +147,29 @@ def test_copying_keeps_the_identity_and_takes_over_the_strides():
     assert live.unique().tolist() == [2]
     assert live.requires_grad
     assert placed(live[:, ::2], "cpu").stride() == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(()).expand(1), torch.arange(10.0)[5::7][:1], torch.ones(3, 4)[:1, 2], torch.ones(2, 3)[:1, :1].t()],
+    ids=lambda tensor: f"{list(tensor.shape)} {list(tensor.stride())}",
+)
+def test_a_single_element_may_have_any_stride(tensor):
+    """A tensor of one element, cut out of a larger one, has its bytes and digest, whatever its strides."""
+    assert tensor_bytes(tensor).tobytes() == tensor.numpy().tobytes()
+    assert digest(tensor) == digest(tensor.clone().reshape(tensor.shape))
+    assert with_strides(tensor, tensor.stride()).stride() == tensor.stride()
+
+
+def test_bytes_of_bool_are_kept():
+    """Truth that was written as another byte than 1 keeps that byte: a copy has the digest of its original."""
+    tensor = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    target = torch.zeros(4, dtype=torch.bool)
+    copy_into(target, tensor)
+    for copied in (copy_of(tensor), with_strides(tensor, (2,)), target):
+        assert tensor_bytes(copied).tobytes() == bytes([0, 1, 2, 255])
+
+
+def test_expanded_tensors_are_compared_without_being_written_out():
+    """An expanded tensor of 2**50 elements is copied with its strides in no time and memory."""
+    assert with_strides(torch.ones(1).expand(2**50), (0,)).stride() == (0,)

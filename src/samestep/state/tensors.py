@@ -46,7 +46,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
         >>> tensor_bytes(torch.tensor([1, 2], dtype=torch.int16)).tobytes()
         b'\x01\x00\x02\x00'
     """
-    plain = resolved(tensor).cpu().contiguous()
+    plain = _exact(resolved(tensor)).cpu().contiguous()
     if plain.numel() == 0:
         return memoryview(b"")
     return _flat_bytes(plain).numpy().data
@@ -169,9 +169,14 @@ def dtype_from_name(name: str) -> torch.dtype:
 
 
 def _copy_bits(target: Tensor, source: Tensor, strides: Sequence[int]) -> None:
-    if source.dtype == target.dtype == torch.bool:  # torch makes 1 of any other byte that stands for true
-        target, source = target.view(torch.uint8), source.view(torch.uint8)
+    if source.dtype == target.dtype:
+        target, source = _exact(target), _exact(source)
     _distinct(target, strides).copy_(_distinct(source, strides))
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """See a tensor so that copies keep its bits: torch makes 1 of any other byte that stands for true."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
@@ -187,7 +192,7 @@ def _same_elements(left: Tensor, right: Tensor) -> bool:
     for dimension, strides in enumerate(zip(left.stride(), right.stride(), strict=True)):
         if strides == (0, 0) and left.shape[dimension]:  # expanded in both: one element stands for all
             left, right = left.narrow(dimension, 0, 1), right.narrow(dimension, 0, 1)
-    return left.is_meta or torch.equal(_flat_bytes(left.contiguous()), _flat_bytes(right.contiguous()))
+    return left.is_meta or torch.equal(*(_flat_bytes(_exact(each).contiguous()) for each in (left, right)))
 
 
 def _flat_bytes(tensor: Tensor) -> Tensor:

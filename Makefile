@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint fuzz fuzz-keep clean
 
 demo: $(VENV)/installed
 	$(BIN)/samestep demo
@@ -19,6 +19,26 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Each target for five minutes; or FUZZ_SECONDS=3600, or FUZZ_RUNS=20000. What it finds lies in .fuzz/.
+FUZZ_TARGETS := manifest safetensors_header tree
+FUZZ_SECONDS ?= 300
+FUZZ_RUNS ?= -1
+
+fuzz: $(VENV)/installed-fuzz
+	set -e; for target in $(FUZZ_TARGETS); do \
+		$(BIN)/python fuzz/starter.py $$target -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS); \
+	done
+
+# Adds to the corpus, as small as it can be, the inputs that have reached something new.
+fuzz-keep: $(VENV)/installed-fuzz
+	set -e; for target in $(FUZZ_TARGETS); do \
+		$(BIN)/python fuzz/starter.py $$target -merge=1; \
+	done
+
+$(VENV)/installed-fuzz: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[fuzz]'
+	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -31,9 +31,9 @@ class SamestepError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message = message
-        self.path = None if path is None else str(path)
-        self.expected = None if expected is None else str(expected)
-        self.found = None if found is None else str(found)
+        self.path = _text(path)
+        self.expected = _text(expected)
+        self.found = _text(found)
         self.hint = hint
         super().__init__(message)
 
@@ -46,6 +46,13 @@ class SamestepError(Exception):
         )
         lines = [f"  {label} {text}" for label, text in parts if text is not None]
         return "\n".join([self.message, *lines])
+
+
+def _text(value: object) -> str | None:
+    try:
+        return None if value is None else str(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"{type(value).__name__} too long to write"
 
 
 class CorruptCheckpoint(SamestepError):

@@ -75,10 +75,9 @@ def global_state(*, devices: bool = True) -> dict[str, Any]:
 def set_global_state(state: Mapping[str, Any]) -> None:
     """Set the generators of the process to a state that `global_state` gave; those it does not name stay."""
     if "python" in state:
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
+        random.setstate(_python_state(state["python"]))
     if "numpy" in state:
-        np.random.set_state(state["numpy"])
+        np.random.set_state(_numpy_state(state["numpy"]))
     if "torch" in state:
         torch.default_generator.set_state(state["torch"].cpu())
     if "cuda" in state:
@@ -137,14 +136,35 @@ def set_generator_state(generator: Generator, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state.cpu())
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        generator.bit_generator.state = _numpy_state(state)
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(state)
+        generator.set_state(_numpy_state(state))
     elif isinstance(generator, np.random.BitGenerator):
-        generator.state = state
+        generator.state = _numpy_state(state)
     else:
-        version, internal, gauss = state
-        generator.setstate((version, tuple(internal), gauss))
+        generator.setstate(_python_state(state))
+
+
+_PLACES = {"pos": 624, "buffer_pos": 4}
+"""The places in the buffers of MT19937 and Philox, and the last one of each."""
+
+
+def _numpy_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what NumPy does not: it reads its buffer wherever it is told to, in foreign memory too."""
+    state = dict(state)
+    for part in (state, state.get("state", {})):
+        for name, last in _PLACES.items():
+            if name in part and not (isinstance(part[name], (int, np.integer)) and 0 <= part[name] <= last):
+                raise ValueError(f"{name} is {part[name]!r:.40} and must lie in 0 to {last}")
+    return state
+
+
+def _python_state(state: Any) -> tuple[int, tuple[int, ...], float | None]:
+    """Check what Python does not: the cached half of a Gaussian pair, which it would only stumble over when used."""
+    version, internal, gauss = state
+    if gauss is not None and not isinstance(gauss, float):
+        raise TypeError(f"the cached Gaussian is a {type(gauss).__name__}")
+    return version, tuple(internal), gauss
 
 
 def seed_generator(generator: Generator, seed: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from samestep.attempt import Attempt
-from samestep.errors import StateMismatch
+from samestep.errors import CorruptCheckpoint, StateMismatch
 from samestep.losses import LossWatch
 from samestep.messages import warn_user
 from samestep.progress import Progress, Scoring
@@ -105,6 +105,13 @@ class Keeper:
 
     def _restore(self, snapshot: Snapshot, allow_missing: Collection[str]) -> None:
         saved = self._tracked.saved_progress(snapshot.items)
+        if saved.completed_steps != snapshot.step:
+            raise CorruptCheckpoint(
+                "The checkpoint and the progress of the run in it speak of different steps.",
+                path="run.completed_steps",
+                expected=snapshot.step,
+                found=saved.completed_steps,
+            )
         # Where boundaries are marked at the end of bodies, nothing tells when the top of the epoch is over.
         again = saved.inside and not saved.ends_bodies
         self._tracked.restore(snapshot.items, allow_missing, inside=again)

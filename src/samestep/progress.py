@@ -1,11 +1,14 @@
 """Owns where the training is: steps, epoch, best scores, and the loop's own values. Never touches a file."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
-from samestep.errors import SamestepError, WrongPlace
+import numpy as np
+
+from samestep.errors import CorruptCheckpoint, WrongPlace
 from samestep.messages import warn_user
 from samestep.state.in_place import assign_in_place
 
@@ -31,7 +34,7 @@ class Values:
         raise AttributeError(f"run.state has no value {name!r}: set it before the loop, e.g. run.state.{name} = 0")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("state_dict", "load_state_dict"):
+        if name in _METHODS:
             raise AttributeError(f"run.state.{name} is a method; choose another name for the value.")
         super().__setattr__(name, value)
 
@@ -41,7 +44,13 @@ class Values:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the values, in place where they can be: a name that the script gave one of them stays its name."""
+        for name in state:
+            if not isinstance(name, str) or name in _METHODS:
+                raise CorruptCheckpoint("A value of the run has a name that none can have.", path=f"run.state.{name}")
         assign_in_place(vars(self), {**vars(self), **state})
+
+
+_METHODS = ("state_dict", "load_state_dict")
 
 
 @dataclass
@@ -90,30 +99,89 @@ class Progress:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        missing = [name for name in (*_PLAIN, "values") if name not in state]
-        if missing:
-            raise SamestepError("The saved progress of the run is incomplete.", found=f"no {', '.join(missing)}")
+        _require_valid(state)
         for name in _PLAIN:
             setattr(self, name, state[name])
         self.best = [(float(value), int(step)) for value, step in state["best"]]
         self.values.load_state_dict(state["values"])
 
 
-_PLAIN = (
-    "completed_steps",
-    "epoch",
-    "inside",
-    "loop",
-    "kind",
-    "finished_at",
-    "stopping",
-    "leader",
-    "ends_bodies",
-    "top",
-    "loop_ends",
-    "best",
-    "metrics_bytes",
-)
+# --- what a saved progress must be ----------------------------------------------------------------------
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and type(value) is not bool and 0 <= int(value) <= _MOST
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_top(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return value is None
+    parts = [value.get(name) for name in ("values", "random", "loaders")]
+    return _is_count(value.get("completed_steps")) and all(isinstance(part, Mapping) for part in parts)
+
+
+def _are_ends(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        _is_count(number) and isinstance(end, tuple) and len(end) == 3 and _is_text(end[0]) and _is_text(end[2])  # noqa: PLR2004
+        for number, end in value.items()
+    )
+
+
+def _are_scores(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], Real) and _is_count(pair[1])  # noqa: PLR2004
+        for pair in value
+    )
+
+
+_MOST = 2**63 - 1
+_PLAIN: dict[str, Callable[[object], bool]] = {
+    "completed_steps": _is_count,
+    "epoch": _is_count,
+    "inside": _is_flag,
+    "loop": _is_count,
+    "kind": _is_text,
+    "finished_at": _is_count,
+    "stopping": _is_flag,
+    "leader": _is_name,
+    "ends_bodies": _is_flag,
+    "top": _is_top,
+    "loop_ends": _are_ends,
+    "best": _are_scores,
+    "metrics_bytes": lambda value: value is None or _is_count(value),
+}
+
+
+def _require_valid(state: Mapping[str, Any]) -> None:
+    """Raise for a progress that no run has: it must not come to light in the middle of a loop."""
+    checks = _PLAIN | {"values": lambda value: isinstance(value, Mapping)}
+    if not isinstance(state, Mapping):
+        raise CorruptCheckpoint("The saved progress of the run is none.", path="run", found=type(state).__name__)
+    for name, is_valid in checks.items():
+        if name not in state:
+            raise CorruptCheckpoint("The saved progress of the run is incomplete.", path=f"run.{name}")
+        if not is_valid(state[name]):
+            raise CorruptCheckpoint(
+                "The saved progress of the run holds what no run comes to.",
+                path=f"run.{name}",
+                found=f"{type(state[name]).__name__} {_shown(state[name])}",
+            )
+
+
+def _shown(value: object) -> str:
+    return f"{value:#x}"[:40] if isinstance(value, int) else f"{value!r}"[:40]
 
 
 class Scoring:

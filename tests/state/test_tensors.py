@@ -1,5 +1,7 @@
 """Claims about tensors: their bytes, digests and strides are exact for every dtype and layout."""
 
+import itertools
+import operator
 import subprocess
 import sys
 
@@ -16,7 +18,6 @@ from samestep.state.tensors import (
     digest,
     dtype_from_name,
     dtype_name,
-    is_dense,
     placed,
     tensor_bytes,
     why_unsupported,
@@ -102,14 +103,17 @@ def test_digests_need_no_torch():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=4))
 def test_strides_are_exact_or_refused(layout):
-    """A tensor gets exactly the strides asked for, and equal elements wherever no two of them share a place."""
+    """A tensor gets exactly the strides asked for and its own elements, or two that differ would share a place."""
     shape, strides = [size for size, _ in layout], [stride for _, stride in layout]
     tensor = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    places = [sum(map(operator.mul, index, strides)) for index in itertools.product(*map(range, shape))]
+    if len(set(places)) < len(places):
+        with pytest.raises(CorruptCheckpoint, match="differ on one place"):
+            with_strides(tensor, strides)
+        tensor = torch.full(shape, 7)
     result = with_strides(tensor, strides)
-    assert result.stride() == tuple(strides)
-    assert result.shape == tensor.shape
-    if is_dense(result):
-        assert torch.equal(result, tensor)
+    assert (result.shape, result.stride()) == (tensor.shape, tuple(strides))
+    assert torch.equal(result, tensor)
 
 
 @pytest.mark.parametrize("strides", [(1,), (1, 2, 3), (-1, 1), ()])
@@ -143,3 +147,29 @@ def test_copying_keeps_the_identity_and_takes_over_the_strides():
     assert live.unique().tolist() == [2]
     assert live.requires_grad
     assert placed(live[:, ::2], "cpu").stride() == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(()).expand(1), torch.arange(10.0)[5::7][:1], torch.ones(3, 4)[:1, 2], torch.ones(2, 3)[:1, :1].t()],
+    ids=lambda tensor: f"{list(tensor.shape)} {list(tensor.stride())}",
+)
+def test_a_single_element_may_have_any_stride(tensor):
+    """A tensor of one element, cut out of a larger one, has its bytes and digest, whatever its strides."""
+    assert tensor_bytes(tensor).tobytes() == tensor.numpy().tobytes()
+    assert digest(tensor) == digest(tensor.clone().reshape(tensor.shape))
+    assert with_strides(tensor, tensor.stride()).stride() == tensor.stride()
+
+
+def test_bytes_of_bool_are_kept():
+    """Truth that was written as another byte than 1 keeps that byte: a copy has the digest of its original."""
+    tensor = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    target = torch.zeros(4, dtype=torch.bool)
+    copy_into(target, tensor)
+    for copied in (copy_of(tensor), with_strides(tensor, (2,)), target):
+        assert tensor_bytes(copied).tobytes() == bytes([0, 1, 2, 255])
+
+
+def test_expanded_tensors_are_compared_without_being_written_out():
+    """An expanded tensor of 2**50 elements is copied with its strides in no time and memory."""
+    assert with_strides(torch.ones(1).expand(2**50), (0,)).stride() == (0,)

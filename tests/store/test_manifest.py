@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_snapshots import make_snapshot
+from sealing import places, seal, unsealed
 
 from samestep.errors import CorruptCheckpoint, UnsupportedValue
 from samestep.store import manifest as module
@@ -27,20 +27,11 @@ from samestep.store.writing import write_checkpoint
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def seal(content):
-    """Give a manifest's bytes with a right digest, whatever the content."""
-    body = content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
-    body = body.removesuffix(b"}")
-    return body + b',"digest":"' + xxhash.xxh3_128_hexdigest(body).encode() + b'"}\n'
-
-
 @pytest.fixture
 def content(tmp_path):
     """Give the content of a real manifest, to be spoiled."""
     checkpoint = write_checkpoint(tmp_path, make_snapshot(4, metrics={"acc": 0.5}), {"torch": "2.13.0"}, ["pinned"])
-    content = json.loads((checkpoint.path / "manifest.json").read_bytes())
-    del content["digest"]
-    return content
+    return unsealed(checkpoint.path)
 
 
 def empty(**changes):
@@ -147,6 +138,12 @@ HOSTILE = {
     "format huge": _set("format", value=10**30),
     "unknown member": _set("surprise", value=1),
     "metrics as list": _set("metrics", value=[1]),
+    "metric beyond all floats": _set("metrics", value={"acc": 10**400}),
+    "metric true": _set("metrics", value={"acc": True}),
+    "tags of numbers": _set("tags", value=[1]),
+    "epoch negative": _set("epoch", value=-1),
+    "kind as number": _set("items", "model", "kind", value=1),
+    "environment as list": _set("environment", value=[]),
     "metric as text": _set("metrics", value={"acc": "high"}),
     "items as list": _set("items", value=[]),
     "created not a time": _set("created", value="yesterday"),
@@ -161,6 +158,16 @@ HOSTILE = {
     "file of another kind": _set("files", 0, "name", value="model.pt"),
     "file hidden": _set("files", 0, "name", value=".model.safetensors"),
     "file with long name": _set("files", 0, "name", value="a" * 300 + ".safetensors"),
+    "file in other letters": _set("files", 0, "name", value="ｍodel.safetensors"),  # noqa: RUF001
+    "file with a right-to-left mark": _set("files", 0, "name", value="model\u202e.safetensors"),
+    "file with a combining mark": _set("files", 0, "name", value="mode\u0301l.safetensors"),
+    "file twice but for its case": lambda content: content["files"].append(
+        content["files"][0] | {"name": content["files"][0]["name"].replace("model", "MODEL")}
+    ),
+    "the manifest as its own file": _set("files", 0, "name", value="manifest.json"),
+    "file's size true": _set("files", 0, "bytes", value=True),
+    "file's size fractional": _set("files", 0, "bytes", value=1.0),
+    "file's size huge": _set("files", 0, "bytes", value=2**64),
     "file's size negative": _set("files", 0, "bytes", value=-1),
     "file's digest short": _set("files", 0, "digest", value="ab"),
     "tensor outside": _set(*WEIGHT, "file", value="../../model.safetensors"),
@@ -172,6 +179,11 @@ HOSTILE = {
     "shape huge": _set(*WEIGHT, "shape", value=[2**61, 2**61]),
     "shape larger than the file": _set(*WEIGHT, "shape", value=[20, 30]),
     "shape of 65 dimensions": _set(*WEIGHT, "shape", value=[1] * 65),
+    "shape true": _set(*WEIGHT, "shape", value=[True, 3]),
+    "shape of numbers of 4000 digits": _set(*WEIGHT, "shape", value=[10**3999, 3]),
+    "shape that overflows and is empty": _set(*WEIGHT, "shape", value=[2**64, 0]),
+    "dtype of a module": _set(*WEIGHT, "dtype", value="onnx"),
+    "dtype with its package": _set(*WEIGHT, "dtype", value="torch.float32"),
     "strides of another length": _set(*WEIGHT, "strides", value=[3]),
     "strides negative": _set(*WEIGHT, "strides", value=[-3, 1]),
     "strides that exhaust the memory": _set(*WEIGHT, "strides", value=[2**40, 1]),
@@ -261,18 +273,10 @@ def test_any_bytes(data):
 @given(st.data())
 def test_any_spoiled_member(data):
     """A real manifest with any one value replaced by any other is a manifest or a CorruptCheckpoint."""
-    content = json.loads((Path(__file__).parent / "golden/step-000000007/manifest.json").read_bytes())
-    del content["digest"]
-    parent, key = data.draw(st.sampled_from(list(_places(content))))
+    content = unsealed(Path(__file__).parent / "golden/step-000000007")
+    parent, key = data.draw(st.sampled_from(list(places(content))))
     parent[key] = data.draw(json_values | st.integers(0, 2**70) | st.lists(st.integers(0, 2**63)))
     try:
         decode_manifest(seal(content))
     except CorruptCheckpoint:
         return
-
-
-def _places(value):
-    for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-        yield value, key
-        if isinstance(child, dict | list):
-            yield from _places(child)

@@ -63,11 +63,21 @@ def _own_policy(place: places.Place, recorded: dict[str, Any]) -> Keep:
             path=place.directory,
             hint="Name one: --last 2, and --best 1 --metric NAME where scores count.",
         )
-    return Keep(**recorded["keep"])
+    try:
+        return Keep(**recorded["keep"])
+    except TypeError as error:
+        raise SamestepError(
+            "The checkpoints name a policy that this version does not know.",
+            path=place.directory,
+            found=error,
+            hint="Name one: --last 2, and --best 1 --metric NAME where scores count.",
+        ) from error
 
 
 def _decide(keep: Keep, place: places.Place, recorded: dict[str, Any]) -> Decision:
-    return decide(keep, Shelf(place.checkpoints).entries(), protect=recorded.get("protect", ()))
+    named = recorded.get("protect")
+    protect = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+    return decide(keep, Shelf(place.checkpoints).entries(), protect=protect)
 
 
 def _delete(place: places.Place, decision: Decision) -> None:

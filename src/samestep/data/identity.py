@@ -1,5 +1,6 @@
 """Owns what makes a loader the one whose state was saved: data set, order, batches. Never changes a loader."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,73 @@ def batching(loader: torch.utils.data.DataLoader[Any]) -> dict[str, Any]:
     """
     source = loader if type(loader.batch_sampler) is not BatchSampler else loader.batch_sampler
     return {"batch_size": source.batch_size, "drop_last": source.drop_last}
+
+
+def check_place(state: Any) -> None:
+    """Raise `StateMismatch` for a state whose place no loader comes to, whatever its data set.
+
+    Args:
+        state: The saved state.
+    """
+    if not isinstance(state, dict) or type(state.get("version")) is not int:
+        raise StateMismatch("This is not the state of a samestep.DataLoader.", path="version")
+    for name, is_valid, expected in _PLACE:
+        if name in state and not is_valid(state[name]):
+            raise StateMismatch(
+                "The state is at no place of any epoch.", path=name, expected=expected, found=state[name]
+            )
+    missing = next((name for name in ("seed", "epoch", "position", "sampler", *_WHAT) if name not in state), None)
+    if missing is not None:
+        raise StateMismatch("A part of the loader's state is missing.", path=missing)
+
+
+def check_position(state: dict[str, Any]) -> None:
+    """Raise `StateMismatch` for a position behind an epoch's end: the epoch would be empty, and nobody would know.
+
+    Args:
+        state: The saved state of a loader that computes its order, whose length has been compared.
+    """
+    batches = {name: state[name] for name in ("batch_size", "drop_last")} | (state["sampler"] or {})
+    size = 1 if batches["batch_size"] is None else batches["batch_size"]
+    if batches.keys() != {"batch_size", "drop_last"} or not _is_count(size) or size == 0:
+        raise StateMismatch("The state's epoch is batched as none can be.", path="sampler", found=f"{batches!r:.80}")
+    whole, rest = divmod(state["dataset"]["length"], size)
+    most = whole + (rest > 0 and not batches["drop_last"])
+    if state["position"] > most:
+        raise StateMismatch(
+            "The state is behind the end of its epoch.",
+            path="position",
+            expected=f"at most {most} batches",
+            found=state["position"],
+        )
+
+
+def check_course(state: dict[str, Any]) -> None:
+    """Raise `StateMismatch` for a state of a sampler that says not where it is; else that would show in the epoch.
+
+    Args:
+        state: The saved state of a loader with a sampler.
+    """
+    saved = state["sampler"]
+    if saved is None and not state.get("open", state["position"]):
+        return
+    inside = state.get("open", "digest" in (saved or ()))
+    counts = [saved.get(name) for name in ("samples", "digest")] if inside and saved is not None else []
+    if not isinstance((saved or {}).get("start"), dict) or not all(type(each) is int and each >= 0 for each in counts):
+        raise StateMismatch("The sampler's state is incomplete.", path="sampler", expected="start, samples and digest")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+_PLACE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("seed", lambda value: value is None or type(value) is int, "an integer"),
+    ("epoch", _is_count, "a number of epochs"),
+    ("position", _is_count, "a number of batches"),
+    ("open", lambda value: isinstance(value, bool), "true or false"),
+    ("sampler", lambda value: value is None or isinstance(value, dict), "a dict"),
+)
 
 
 def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 
 from samestep.data.fetch import KeyedSamples, Task
-from samestep.data.identity import batching
+from samestep.data.identity import batching, check_course, check_position
 from samestep.data.inner import InnerLoader
 from samestep.data.order import ComputedCourse, Course, order_seed
 from samestep.data.sampler import PrivateStream, SamplerCourse, SamplerOrder
@@ -86,7 +86,11 @@ class KeyedMode:
         return {}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Accept any state: the number of workers does not matter here."""
+        """Accept any number of workers, and any place that lies in the epoch."""
+        if self._order is None:
+            check_position(state)
+        else:
+            check_course(state)
 
     def load(self, state: dict[str, Any], *, inside: bool) -> None:
         """Set the sampler to where it stood between two epochs, before the user prepares it for the next one.

@@ -8,7 +8,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from samestep.data.identity import check_identity, identity
+from samestep.data.identity import check_identity, check_place, identity
 from samestep.data.iterator import EpochIterator
 from samestep.data.keyed import KeyedMode
 from samestep.data.order import Course
@@ -230,6 +230,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             StateMismatch: If the state is of another data set, order, batch size or randomness, or of another
                 seed than the one given to this loader. The loader is then as it was.
         """
+        check_place(state)
         check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
         self._mode.check(state)
         inside = _was_open(state)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from samestep.data.identity import check_course
 from samestep.data.inner import InnerLoader
 from samestep.data.order import Course
 from samestep.data.sampler import OpenStream, SamplerCourse, SamplerOrder
@@ -138,12 +139,18 @@ class StockMode:
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise `StateMismatch` for a state of other workers: their streams cannot be dealt out anew."""
+        check_course(state)
+        parts = ("process",) if state.get("open") else ()
+        if not isinstance(state.get("streams"), dict) or not all(
+            isinstance(state["streams"].get(part), dict) for part in parts
+        ):
+            raise StateMismatch("The streams of the state are incomplete.", path="streams")
         for name, live in self._setting().items():
-            if state["streams"][name] != live:
+            if state["streams"].get(name) != live:
                 raise StateMismatch(
                     f'With randomness="torch" a loader resumes only with the same {name}.',
                     path=f"streams.{name}",
-                    expected=state["streams"][name],
+                    expected=state["streams"].get(name),
                     found=live,
                     hint=f'Set {name} as in the run that saved the state, or use randomness="sample".',
                 )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch
@@ -133,14 +134,22 @@ def _all_or_nothing(restorations: list[Restoration]) -> None:
             restoration.apply()
         except Exception as error:
             _put_back(undo)
-            raise refused(restoration.name, error) from error
+            raise _half_restored(restoration.name, error) from error
 
 
-def _checked(name: str, tracked: Any, item: Item, names: ParameterNames, *, defer_added_groups: bool) -> Restoration:
+def _half_restored(name: str, error: Exception) -> SamestepError:
+    """Say the truth about what the checks have missed, such as a disk that fails between them and the reading."""
+    return SamestepError(
+        f"{name} could not be restored, and objects before it are already changed.",
+        path=name,
+        found=f"{type(error).__name__}: {error}",
+        hint="Begin again in a new process, with objects made anew.",
+    )
+
+
+def _checked(name: str, build: Callable[[], Restoration]) -> Restoration:
     try:
-        if item.kind == "optimizer":
-            return OptimizerRestoration(name, tracked, item, names, defer_added_groups=defer_added_groups)
-        return _restoration(name, tracked, item)
+        return build()
     except SamestepError:
         raise
     except Exception as error:  # a hostile tree may hold anything anywhere
@@ -149,7 +158,11 @@ def _checked(name: str, tracked: Any, item: Item, names: ParameterNames, *, defe
         ) from error
 
 
-def _restoration(name: str, tracked: Any, item: Item) -> Restoration:
+def _restoration(
+    name: str, tracked: Any, item: Item, names: ParameterNames, *, defer_added_groups: bool
+) -> Restoration:
+    if item.kind == "optimizer":
+        return OptimizerRestoration(name, tracked, item, names, defer_added_groups=defer_added_groups)
     kinds: dict[str, Callable[[str, Any, Item], Restoration]] = {
         "module": ModuleRestoration,
         "scheduler": SchedulerRestoration,
@@ -174,9 +187,11 @@ def _prepared(
         if name in items and name not in except_for:
             kind = kind_of(tracked, name)
             _require_same_kind(name, kind, items[name])
-            by_kind[kind].append(_checked(name, tracked, items[name], names, defer_added_groups=defer_added_groups))
+            build = partial(_restoration, name, tracked, items[name], names, defer_added_groups=defer_added_groups)
+            by_kind[kind].append(_checked(name, build))
     if GRADIENTS not in allow_missing:
-        by_kind[GRADIENTS].append(GradientRestoration(names, items.get(GRADIENTS), allow_missing))
+        gradients = partial(GradientRestoration, names, items.get(GRADIENTS), allow_missing)
+        by_kind[GRADIENTS].append(_checked(GRADIENTS, gradients))
     return [each for kind in ORDER for each in by_kind[kind]]
 
 

@@ -27,7 +27,7 @@ from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
 from samestep.state.lookup import FACTORIES, class_name
 from samestep.state.order import order_to_add
-from samestep.state.paths import child_path
+from samestep.state.paths import child_path, shown
 from samestep.state.snapshot import Json
 from samestep.state.tensors import why_unsupported
 
@@ -268,7 +268,7 @@ def _written(write: Callable[[Any], Json], value: object, path: str) -> Json:
     try:
         return write(value)
     except (TypeError, ValueError) as error:
-        raise UnsupportedValue(f"{path or 'The value'} {error}.", path=path, found=repr(value)) from error
+        raise UnsupportedValue(f"{path or 'The value'} {error}.", path=path, found=shown(value)) from error
 
 
 def _enum(value: Enum, path: str) -> Json:
@@ -280,7 +280,7 @@ def _enum(value: Enum, path: str) -> Json:
 def _flags(value: Any, path: str) -> list[str]:
     names = [member.name for member in value] if hasattr(value, "__iter__") else None
     if names is None:
-        raise UnsupportedValue(f"{path} is an enum without a name.", path=path, found=repr(value))
+        raise UnsupportedValue(f"{path} is an enum without a name.", path=path, found=shown(value))
     return names
 
 

@@ -13,12 +13,15 @@ from samestep.state.leaves import READERS, read_numpy_dtype
 from samestep.state.lookup import FACTORIES, find_enum, find_namedtuple
 from samestep.state.paths import child_path
 from samestep.state.snapshot import Json
-from samestep.state.tensors import dtype_from_name, extent, placed, tensor_bytes, with_strides
+from samestep.state.tensors import dtype_from_name, extent, placed, tensor_bytes, why_unsupported, with_strides
 
 DEEPEST = 100
 """How many containers may lie in one another: far more than states have, far less than Python's stack."""
 
 _SHAREABLE = (list, dict, set, deque, bytearray)
+
+_MOST_OF_ONE_HASH = 100
+"""So many keys of one dict or set may have the same hash: a stranger's could all have it, and take hours to compare."""
 
 Place = Callable[[Tensor, str], Tensor]
 
@@ -137,6 +140,8 @@ class Decoder:
         if needed > base.untyped_storage().nbytes():  # `set_` would enlarge the memory instead of refusing
             raise ValueError("the view reaches beyond its base")
         view_of = torch.empty(0, dtype=dtype, device=base.device)
+        if why_unsupported(view_of) is not None:  # quantized and the like: torch itself fails on half of them
+            raise ValueError("no tensor of this dtype is ever saved")
         return view_of.set_(base.untyped_storage(), offset, shape, strides)
 
     # --- kinds -----------------------------------------------------------------------------------------
@@ -158,10 +163,13 @@ class Decoder:
     def _pairs(self, tree: dict[str, Json], path: str, depth: int) -> dict[Any, Any]:
         if not isinstance(tree["value"], list):
             raise TypeError("a list of pairs was expected")
-        result = {}
+        result, seen = {}, _Keys()
         for key_tree, value_tree in tree["value"]:
             key = self._read(key_tree, path, depth + 1)
+            seen.add(key)
             result[key] = self._read(value_tree, child_path(path, key), depth + 1)
+        if len(result) != len(tree["value"]):
+            raise ValueError("a key comes twice")
         return result
 
     def _counter(self, tree: dict[str, Json], path: str, depth: int) -> Counter[Any]:
@@ -202,8 +210,16 @@ class Decoder:
         return np.ndarray(shape, dtype, content, order=value["order"])
 
     def _sequence(self, tree: dict[str, Json], path: str, depth: int) -> Any:
-        children = self._children(tree, path, depth)
-        return {"tuple": tuple, "set": set, "frozenset": frozenset}[tree["$kind"]](children)
+        return tuple(self._children(tree, path, depth))
+
+    def _set(self, tree: dict[str, Json], path: str, depth: int) -> set[Any] | frozenset[Any]:
+        children, seen = self._children(tree, path, depth), _Keys()
+        for each in children:
+            seen.add(each)
+        result = set(children) if tree["$kind"] == "set" else frozenset(children)
+        if len(result) != len(children):
+            raise ValueError("a member comes twice")
+        return result
 
     def _slice(self, tree: dict[str, Json], path: str, depth: int) -> slice:
         return slice(*self._children(tree, path, depth))
@@ -219,8 +235,8 @@ class Decoder:
 
     _kinds: ClassVar[dict[str, Callable[..., Any]]] = {
         "tuple": _sequence,
-        "set": _sequence,
-        "frozenset": _sequence,
+        "set": _set,
+        "frozenset": _set,
         "slice": _slice,
         "deque": _deque,
         "dict": _pairs,
@@ -232,3 +248,18 @@ class Decoder:
         "ndarray": _array,
         "ndarray.bytes": _raw_array,
     }
+
+
+class _Keys:
+    """The keys of one dict, or members of one set, as they are read."""
+
+    def __init__(self) -> None:
+        self._hashes: Counter[int] = Counter()
+
+    def add(self, key: Any) -> None:
+        """Count a key; raise for one that `encode` refuses, or when too many have one hash."""
+        if isinstance(key, Tensor):
+            raise TypeError("a tensor cannot be a key")
+        self._hashes[hash(key)] += 1
+        if self._hashes[hash(key)] > _MOST_OF_ONE_HASH:
+            raise ValueError(f"more than {_MOST_OF_ONE_HASH} keys have the same hash")

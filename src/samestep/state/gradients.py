@@ -16,7 +16,7 @@ from samestep.state.decoding import Decoder
 from samestep.state.names import ParameterNames
 from samestep.state.restoration import Restoration, require_no_differences
 from samestep.state.snapshot import Item
-from samestep.state.tensors import copy_of, placed
+from samestep.state.tensors import copy_of, dtype_name, placed
 
 GRADIENTS = "gradients"
 """The name and kind of the item that holds unfinished gradients."""
@@ -139,6 +139,8 @@ class GradientRestoration(Restoration):
             elif parameter.shape != gradient.shape:
                 shapes = f"{list(gradient.shape)} in the checkpoint, {list(parameter.shape)} here"
                 differences.append(f"{name} has a gradient of shape {shapes}")
+            elif not parameter.is_leaf or gradient.dtype != (_dtype_of_gradient(parameter) or gradient.dtype):
+                differences.append(f"{name} takes no gradient of {dtype_name(gradient.dtype)}")
         return differences
 
     def apply(self) -> None:
@@ -149,6 +151,11 @@ class GradientRestoration(Restoration):
                 parameter.grad = _fresh(gradient, parameter.device)
             elif parameter.is_leaf and parameter.grad is not None:
                 parameter.grad = None
+
+
+def _dtype_of_gradient(parameter: Tensor) -> torch.dtype | None:
+    """Give the only dtype that torch accepts; newer releases let the user set it, None for any."""
+    return getattr(parameter, "grad_dtype", parameter.dtype)
 
 
 def _fresh(gradient: Tensor, device: torch.device) -> Tensor:
@@ -174,12 +181,14 @@ def _plain(gradient: Tensor) -> Any:
 
 
 def _decoded(item: Item) -> dict[str, Tensor]:
+    if item.kind != GRADIENTS or not isinstance(item.tree, dict):
+        raise CorruptCheckpoint("The unfinished gradients cannot be read.", path=GRADIENTS, found=item.kind)
     decoder = Decoder(item.tensors)
     gradients = ((name, decoder.decode(tree, f"gradients.{name}")) for name, tree in item.tree.items())
     return {name: each if isinstance(each, Tensor) else _sparse(each) for name, each in gradients}
 
 
-def _sparse(parts: dict[str, Any]) -> Tensor:
+def _sparse(parts: Any) -> Tensor:
     try:
         return torch.sparse_coo_tensor(
             parts["indices"],
@@ -188,5 +197,5 @@ def _sparse(parts: dict[str, Any]) -> Tensor:
             is_coalesced=parts["coalesced"],
             check_invariants=True,  # indices from a file must not reach beyond the tensor
         )
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # torch has many words for indices and sizes that do not fit
         raise CorruptCheckpoint("A sparse gradient cannot be read.", path=GRADIENTS, found=f"{error}") from error

@@ -63,6 +63,7 @@ class _Plan:
         self._memories: dict[int, _Memory] = {}
         self._sources: dict[int, set[int]] = {}
         self._done: set[int] = set()
+        self._paired: set[tuple[int, int]] = set()
 
     # --- pairing ---------------------------------------------------------------------------------------
 
@@ -71,6 +72,9 @@ class _Plan:
         if isinstance(saved, (Tensor, np.ndarray)):
             self._pair_memory(live, saved)
         elif type(saved) in _CONTAINERS:
+            if (id(live), id(saved)) in self._paired:
+                return  # what lies at several places is looked at once, or a few hundred bytes could unfold for ever
+            self._paired.add((id(live), id(saved)))
             are_free = id(saved) not in self._live and id(live) not in self._taken
             if are_free and _is_of_type(live, saved):
                 self._live[id(saved)] = live

@@ -5,6 +5,7 @@ import datetime as dt
 import decimal
 import fractions
 import pathlib
+import re
 import struct
 import uuid
 import zoneinfo
@@ -80,13 +81,21 @@ def _read_complex(value: list[str]) -> complex:
     return complex(_read_float(real), _read_float(imaginary))
 
 
+MOST_FRACTION_BITS = 2**17
+"""Of numerator and denominator: reducing a fraction takes time that grows with the square of its length."""
+
+
 def _write_fraction(value: fractions.Fraction) -> list[str]:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_FRACTION_BITS:
+        raise TypeError(f"has a numerator or denominator of more than {MOST_FRACTION_BITS} bits")
     return [hex(value.numerator), hex(value.denominator)]  # Python refuses decimal digits beyond 4,300
 
 
 def _read_fraction(value: list[str]) -> fractions.Fraction:
-    numerator, denominator = value
-    return fractions.Fraction(int(numerator, 16), int(denominator, 16))
+    numerator, denominator = (int(part, 16) for part in value)
+    if max(numerator.bit_length(), denominator.bit_length()) > MOST_FRACTION_BITS:
+        raise ValueError("the fraction is longer than one can be")
+    return fractions.Fraction(numerator, denominator)
 
 
 def _write_range(value: range) -> list[str]:
@@ -189,6 +198,9 @@ def read_numpy_dtype(description: Json) -> np.dtype[Any]:
     return dtype
 
 
+_DTYPE = re.compile(r"[<>|=]?[A-Za-z?][0-9]{0,10}(\[[0-9]{0,10}[A-Za-zμ]{1,7}(/[0-9]{1,10})?\])?")
+
+
 def _lists(value: Any) -> Json:
     return [_lists(each) for each in value] if isinstance(value, (list, tuple)) else value
 
@@ -196,6 +208,8 @@ def _lists(value: Any) -> Json:
 def _tuples(value: Json) -> Any:
     """Give a description the tuples back that JSON took: a list of fields, each a tuple, or (base, shape)."""
     if isinstance(value, str):
+        if _DTYPE.fullmatch(value) is None:  # NumPy would read a list of types with commas, in quadratic time
+            raise ValueError("this names no single NumPy dtype")
         return value
     if value and isinstance(value[0], list) and not _is_pair_with_shape(value):
         return [_field(each) for each in value]
@@ -236,10 +250,16 @@ def _read_numpy_scalar(value: Json) -> np.generic:
 
 
 def _read_torch_name(value: str, kind: type) -> Any:
-    found = getattr(torch, value)
+    found = vars(torch).get(value)  # as in `dtype_from_name`
     if not isinstance(found, kind):
         raise TypeError(f"torch.{value} is no {kind.__name__}")
     return found
+
+
+def _read_size(value: list[int]) -> torch.Size:
+    if not all(isinstance(each, int) and abs(each) < 2**63 for each in value):
+        raise ValueError("a size has 64 bits")  # torch keeps larger ones, and fails when they are looked at
+    return torch.Size(value)
 
 
 def _torch_name(value: object) -> str:
@@ -265,7 +285,7 @@ LEAVES: dict[type, Leaf] = {
     uuid.UUID: Leaf("uuid", str, uuid.UUID),
     torch.dtype: Leaf("torch.dtype", dtype_name, dtype_from_name),
     torch.device: Leaf("torch.device", str, torch.device),
-    torch.Size: Leaf("torch.Size", list, torch.Size),
+    torch.Size: Leaf("torch.Size", list, _read_size),
     torch.memory_format: Leaf(
         "torch.memory_format", _torch_name, lambda value: _read_torch_name(value, torch.memory_format)
     ),

@@ -72,8 +72,8 @@ class ModuleRestoration(Restoration):
         self._item = item
         self._live = self._live_state()
         self._saved = _section(item, "state")
-        self._buffers = {full: self._tensor(leaf) for full, leaf in _section(item, "non_persistent").items()}
-        self._evaluating, self._frozen = set(item.tree["evaluating"]), set(item.tree["frozen"])
+        self._buffers = {full: self._buffer(full, leaf) for full, leaf in _section(item, "non_persistent").items()}
+        self._evaluating, self._frozen = _names(item, "evaluating"), _names(item, "frozen")
         self._owners = {canonical(path): owner for path, owner in self._module.named_modules()}
         self._empty = _empty_buffers(self._module)
         filled = [key for key in self._saved if key not in self._empty]
@@ -84,6 +84,8 @@ class ModuleRestoration(Restoration):
             *self._compare_tensors(),
             *self._compare_ties(),
             *self._compare_owners(),
+            *self._compare_buffers(),
+            *self._compare_frozen(),
         ]
         require_no_differences(name, differences, _HINT)
         self._plain = _is_plain(self._module, self._live)
@@ -136,9 +138,20 @@ class ModuleRestoration(Restoration):
             )
         return self._item.tensors[leaf["$tensor"]]
 
+    def _buffer(self, full: str, leaf: Json) -> Tensor | None:
+        tensor = self._tensor(leaf)
+        if tensor is None and leaf is not None:
+            raise CorruptCheckpoint("A buffer is neither a tensor nor empty.", path=f"{self.name}.{full}", found=leaf)
+        return tensor
+
     # --- checks ----------------------------------------------------------------------------------------
 
     def _compare_tensors(self) -> list[str]:
+        own = {id(tensor) for tensor in (*self._module.parameters(), *self._module.buffers())}
+        lost = [key for key in self._saved if id(self._live.get(key)) in own and self._tensor(self._saved[key]) is None]
+        return [f"{key} is no tensor in the checkpoint" for key in lost] + self._compare_shapes()
+
+    def _compare_shapes(self) -> list[str]:
         pairs = ((key, tensor, self._live.get(key)) for key, tensor in self._tensors())
         return [text for key, tensor, live in pairs if key in self._live and (text := _compare(key, tensor, live))]
 
@@ -160,6 +173,21 @@ class ModuleRestoration(Restoration):
         holders = [full.rpartition(".")[0] for full in _section(self._item, "non_persistent")]
         paths = [*holders, *self._evaluating]
         return [f"the submodule {path!r} is not in the live object" for path in paths if path not in self._owners]
+
+    def _compare_buffers(self) -> list[str]:
+        """Find buffers whose place is taken: torch would refuse them only when half of the module is restored."""
+        places = ((full, *full.rpartition(".")[::2]) for full, saved in self._buffers.items() if saved is not None)
+        taken = [full for full, holder, leaf in places if not _takes_buffer(self._owners.get(holder), leaf)]
+        doubled = [full for full in self._buffers if full in self._saved]
+        return [f"{full} cannot be a buffer of the live object" for full in dict.fromkeys([*taken, *doubled])]
+
+    def _compare_frozen(self) -> list[str]:
+        live = {canonical(path): parameter for path, parameter in self._module.named_parameters()}
+        whole = [path for path, each in live.items() if not (each.is_floating_point() or each.is_complex())]
+        return [
+            *(f"the frozen parameter {path!r} is not in the live object" for path in self._frozen - live.keys()),
+            *(f"{path} holds integers, which take no gradient" for path in whole if path not in self._frozen),
+        ]
 
     # --- restoring -------------------------------------------------------------------------------------
 
@@ -213,6 +241,20 @@ def _section(item: Item, name: str) -> dict[str, Json]:
     if not isinstance(section, dict):
         raise CorruptCheckpoint("A part of a module's state is missing.", expected=name, found=type(section).__name__)
     return section
+
+
+def _names(item: Item, part: str) -> set[str]:
+    names = item.tree[part]
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise CorruptCheckpoint("A part of a module's state is no list of names.", path=part, found=f"{names!r:.80}")
+    return set(names)
+
+
+def _takes_buffer(owner: nn.Module | None, leaf: str) -> bool:
+    """Tell whether a module has this buffer, or has nothing of its name; a missing module is named elsewhere."""
+    if owner is None or leaf in owner._buffers:  # noqa: SLF001
+        return True
+    return bool(leaf) and not hasattr(owner, leaf)
 
 
 def _flags(module: nn.Module) -> dict[str, Json]:

@@ -1,14 +1,16 @@
 """Owns the state of optimizers, by the names of the parameters. Never goes by position, never casts a moment."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Adafactor, Optimizer
 
 from samestep.errors import CorruptCheckpoint, NotTracked
 from samestep.state.codec import Encoder
 from samestep.state.decoding import Decoder, Place, to_device_of_type
+from samestep.state.likeness import unlike
 from samestep.state.names import ParameterNames
 from samestep.state.restoration import Restoration, Undo, require_no_differences
 from samestep.state.snapshot import Item, Json
@@ -97,6 +99,8 @@ class OptimizerRestoration(Restoration):
         decoder = Decoder(self._item.tensors)
         self._values = [decoder.decode(_without_params(group), self.name) for group in self._groups]
         self._state = self._decoded_state(decoder)
+        require_no_differences(self.name, [*self._compare_values(), *self._compare_layouts()], _HINT)
+        self._rehearse_added()
         return None
 
     def apply(self) -> None:
@@ -136,6 +140,37 @@ class OptimizerRestoration(Restoration):
         states = self._item.tree.get("state", {})
         known = {each for group in self._groups for each in group["params"]}
         return [f"{each} has state but is in no group of the checkpoint" for each in states if each not in known]
+
+    def _compare_values(self) -> list[str]:
+        """Find hyperparameters of another kind: torch would only stumble over them in the middle of a step."""
+        live = self._optimizer.param_groups
+        pairs = enumerate(zip(self._values, self._places, strict=True))
+        return [
+            text
+            for index, (values, place) in pairs
+            for text in unlike(f"group {index}", values, live[place] if place is not None else self._optimizer.defaults)
+        ]
+
+    def _compare_layouts(self) -> list[str]:
+        """Find states of torch's own optimizers that do not fit their parameter; of others nothing is known."""
+        if not type(self._optimizer).__module__.startswith("torch.optim"):
+            return []
+        free = isinstance(self._optimizer, (Adafactor, LBFGS))  # they keep rows, columns, or all parameters in one
+        return [
+            f"{name}: the state {text}"
+            for name, parameter in self._tensors.items()
+            if parameter in self._state
+            for text in _misfits(self._state[parameter], parameter, any_shape=free)
+        ]
+
+    def _rehearse_added(self) -> None:
+        """Add the groups that were added while training to a stand-in: the optimizer itself may refuse them."""
+        if self._added and not self._deferred:
+            stand_in = copy.copy(self._optimizer)
+            stand_in.param_groups = list(self._optimizer.param_groups)
+            for saved, values, place in zip(self._groups, self._values, self._places, strict=True):
+                if place is None:
+                    stand_in.add_param_group({"params": [self._tensors[each] for each in saved["params"]], **values})
 
     # --- restoring -------------------------------------------------------------------------------------
 
@@ -233,9 +268,28 @@ def _groups(item: Item) -> list[dict[str, Json]]:
     groups = item.tree.get("groups") if isinstance(item.tree, dict) else None
     if not isinstance(groups, list) or not all(_is_text_list(group["params"]) for group in groups):
         raise CorruptCheckpoint("The groups of an optimizer are missing from its state.", path="groups")
-    if "own" not in item.tree and not isinstance(item.tree.get("state"), dict):
-        raise CorruptCheckpoint("The state of an optimizer is missing.", path="state")
+    for part in ("state", "shared", "devices") if "own" not in item.tree else ():
+        if not isinstance(item.tree.get(part, {} if part != "state" else None), dict):
+            raise CorruptCheckpoint("A part of an optimizer's state is missing.", path=part)
+    if any(key.startswith("$") for group in groups for key in group):
+        raise CorruptCheckpoint("A group of an optimizer is no dict of hyperparameters.", path="groups")
     return groups
+
+
+def _misfits(state: Any, parameter: Tensor, *, any_shape: bool) -> list[str]:
+    if not isinstance(state, dict):
+        return [f"is no dict but {type(state).__name__}"]
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    wrong = [
+        f"{key} has shape {list(value.shape)} and the parameter {list(parameter.shape)}"
+        for key, value in tensors.items()
+        if not any_shape and value.numel() != 1 and value.shape != parameter.shape
+    ]
+    return wrong + [f"{key} is more than one number" for key in ("step",) if _is_many(tensors.get(key))]
+
+
+def _is_many(value: Tensor | None) -> bool:
+    return value is not None and value.numel() != 1
 
 
 def _is_text_list(value: Json) -> bool:

@@ -164,6 +164,11 @@ def _check(state: Mapping[str, Any], named: set[str]) -> None:
     missing = sorted(parts - set(state)) if isinstance(state, Mapping) else sorted(parts)
     if missing:
         raise StateMismatch("A part of the random state is missing.", path=f"random.{missing[0]}")
+    unknown = sorted(str(part) for part in set(state) - parts - {*_DEVICES, "mps"})
+    if unknown:
+        raise StateMismatch("The random state has a part that nobody has.", path=f"random.{unknown[0]}")
+    if not isinstance(state["generators"], Mapping):
+        raise StateMismatch("The states of the generator objects are no dict.", path="random.generators")
     if set(state["generators"]) != named:
         raise StateMismatch(
             "The random state was saved with other generator objects.",

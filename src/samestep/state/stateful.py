@@ -11,6 +11,7 @@ from samestep.errors import CorruptCheckpoint, SamestepError, StateMismatch
 from samestep.generators import Generator, generator_state, set_generator_state
 from samestep.state.codec import encode
 from samestep.state.decoding import decode
+from samestep.state.likeness import unlike
 from samestep.state.restoration import Restoration, Undo, require_no_differences
 from samestep.state.snapshot import Item, Json
 from samestep.state.tensors import copy_into, dtype_name
@@ -66,6 +67,8 @@ class StatefulRestoration(Restoration):
 
     def rehearse(self) -> Undo | None:
         """Load once; whoever calls the result brings the previous state back."""
+        if _is_torchs(self._tracked.load_state_dict):
+            self._require_likeness()
         return rehearsed(self._tracked.state_dict, self._load, self._tracked.load_state_dict)
 
     def apply(self) -> None:
@@ -78,6 +81,16 @@ class StatefulRestoration(Restoration):
 
     def _tree(self) -> Json:
         return self._item.tree
+
+    def _require_likeness(self) -> None:
+        """Refuse what torch would take without looking: a text for a number, or an attribute in a method's place."""
+        saved, live = decode(self._tree(), self._item.tensors), self._tracked.state_dict()
+        if isinstance(live, dict) and not isinstance(saved, dict):
+            raise CorruptCheckpoint("The state of an object is no dict.", path=self.name, found=type(saved).__name__)
+        if isinstance(live, dict):
+            hidden = _shadowing(self.name, self._tracked, saved) if self._item.kind == "scheduler" else []
+            differences = [*hidden, *unlike(self.name, saved, live)]
+            require_no_differences(self.name, differences, "Create the object as when the checkpoint was saved.")
 
 
 class SchedulerRestoration(StatefulRestoration):
@@ -139,6 +152,8 @@ class TensorRestoration(Restoration):
         self._saved, self._requires_grad = saved["value"], bool(saved.get("requires_grad"))
         there, here = (f"{dtype_name(each.dtype)}{list(each.shape)}" for each in (self._saved, tensor))
         differences = [] if there == here else [f"{name} is {there} in the checkpoint and {here} here"]
+        if self._requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+            differences.append(f"{name} requires a gradient in the checkpoint, and holds integers here")
         require_no_differences(name, differences, "Create the tensor as when the checkpoint was saved.")
 
     def apply(self) -> None:
@@ -183,6 +198,20 @@ def refused(name: str, error: Exception) -> SamestepError:
         found=f"{type(error).__name__}: {error}",
         hint="Build it with the same settings as when the checkpoint was saved.",
     )
+
+
+def _is_torchs(method: object) -> bool:
+    return str(getattr(method, "__module__", "")).startswith("torch.")
+
+
+def _shadowing(path: str, tracked: object, saved: Any) -> list[str]:
+    """Find names that would hide a method, or the optimizer: torch puts all names of a state into `__dict__`."""
+    names = saved if isinstance(saved, dict) else {}
+    hidden = [name for name in names if name == "optimizer" or callable(getattr(type(tracked), str(name), None))]
+    inner = zip(getattr(tracked, "_schedulers", ()), names.get("_schedulers") or (), strict=False)
+    return [f"{path} has the name {name!r}, which no state has" for name in hidden] + [
+        text for index, pair in enumerate(inner) for text in _shadowing(f"{path}._schedulers[{index}]", *pair)
+    ]
 
 
 def _require_same_type(name: str, tracked: object, saved: object, what: str) -> None:

@@ -46,10 +46,10 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
         >>> tensor_bytes(torch.tensor([1, 2], dtype=torch.int16)).tobytes()
         b'\x01\x00\x02\x00'
     """
-    plain = resolved(tensor).cpu().contiguous()
+    plain = _exact(resolved(tensor)).cpu().contiguous()
     if plain.numel() == 0:
         return memoryview(b"")
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+    return _flat_bytes(plain).numpy().data
 
 
 def digest(tensor: Tensor) -> str:
@@ -78,7 +78,7 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         A new tensor without gradient.
 
     Raises:
-        CorruptCheckpoint: The strides cannot belong to the tensor's shape.
+        CorruptCheckpoint: The strides cannot belong to the tensor's shape, or put elements that differ on one place.
 
     Example:
         >>> with_strides(torch.ones(2, 3), (1, 2)).stride()
@@ -95,7 +95,13 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     result = torch.empty_strided(source.shape, strides, dtype=source.dtype, device=source.device)
     if result.untyped_storage().nbytes() > source.numel() * source.element_size():
         result.untyped_storage().fill_(0)  # type: ignore[attr-defined]
-    _distinct(result, strides).copy_(_distinct(source, strides))
+    _copy_bits(result, source, strides)
+    if _has_repeats(result) and not _same_elements(result, source):
+        raise CorruptCheckpoint(
+            "The strides put elements that differ on one place in memory.",
+            expected=f"strides that keep all elements of shape {list(tensor.shape)} apart",
+            found=list(strides),
+        )
     return result
 
 
@@ -117,7 +123,7 @@ def copy_into(target: Tensor, source: Tensor) -> None:
     """
     with torch.no_grad():
         if target.stride() == source.stride():
-            _distinct(target, source.stride()).copy_(_distinct(source, source.stride()))
+            _copy_bits(target, source, source.stride())
         else:
             target.data = placed(with_strides(source, source.stride()), target.device)
 
@@ -155,10 +161,22 @@ def dtype_from_name(name: str) -> torch.dtype:
     Raises:
         CorruptCheckpoint: There is no dtype of this name.
     """
-    found = getattr(torch, name, None) if isinstance(name, str) else None
+    # Not `getattr`: torch imports some of its packages when it is asked for their names.
+    found = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype) or dtype_name(found) != name:
         raise CorruptCheckpoint("There is no dtype of this name in torch.", found=repr(name))
     return found
+
+
+def _copy_bits(target: Tensor, source: Tensor, strides: Sequence[int]) -> None:
+    if source.dtype == target.dtype:
+        target, source = _exact(target), _exact(source)
+    _distinct(target, strides).copy_(_distinct(source, strides))
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """See a tensor so that copies keep its bits: torch makes 1 of any other byte that stands for true."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
@@ -167,6 +185,19 @@ def _distinct(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dimension, 0, 1)
     return tensor
+
+
+def _same_elements(left: Tensor, right: Tensor) -> bool:
+    """Compare bit by bit; on the meta device there are no bits."""
+    for dimension, strides in enumerate(zip(left.stride(), right.stride(), strict=True)):
+        if strides == (0, 0) and left.shape[dimension]:  # expanded in both: one element stands for all
+            left, right = left.narrow(dimension, 0, 1), right.narrow(dimension, 0, 1)
+    return left.is_meta or torch.equal(*(_flat_bytes(_exact(each).contiguous()) for each in (left, right)))
+
+
+def _flat_bytes(tensor: Tensor) -> Tensor:
+    """View contiguous elements as bytes; not by `reshape(-1)`, which keeps any stride that a single element has."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _has_repeats(tensor: Tensor) -> bool:

@@ -5,11 +5,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
 
+from samestep.errors import CorruptCheckpoint
 from samestep.state.paths import child_path
 from samestep.store.manifest import MANIFEST_FILE, MOST_MANIFEST_BYTES, TensorEntry
 from samestep.store.outlines import ItemOutline, Outline, decode_outline
@@ -17,6 +18,12 @@ from samestep.store.verifying import open_regular
 
 _ABSENT = object()
 _tensor_decoder = msgspec.json.Decoder(TensorEntry)
+_tree_decoder = msgspec.json.Decoder(Any)
+
+_DEEPEST = 200
+"""So many levels of two trees are compared one by one: twice as many as a state has, for `$kind` and `value`."""
+
+T = TypeVar("T")
 
 
 class Difference(NamedTuple):
@@ -99,21 +106,29 @@ def _compare_items(result: Comparison, item: str, a: ItemOutline | None, b: Item
     for name in {**a.tensors, **b.tensors}:
         _compare_tensors(result, item, name, a.tensors.get(name), b.tensors.get(name))
     if bytes(a.tree) != bytes(b.tree):
-        for path, mine, other in _unequal_leaves("", msgspec.json.decode(a.tree), msgspec.json.decode(b.tree)):
+        for path, mine, other in _unequal_leaves("", _decoded(_tree_decoder, a.tree), _decoded(_tree_decoder, b.tree)):
             _compare_values(result, item, path, mine, other)
 
 
 def _compare_tensors(result: Comparison, item: str, name: str, a: Raw | None, b: Raw | None) -> None:
     if a is None or b is None:
-        present = _tensor_decoder.decode(a or b or b"")
+        present = _decoded(_tensor_decoder, a or b or Raw())
         side = result.only_b if a is None else result.only_a
         side.append(Difference(item, name, "tensor", f"{present.dtype} {present.shape}"))
         return
-    detail = "" if bytes(a) == bytes(b) else _how(_tensor_decoder.decode(a), _tensor_decoder.decode(b))
+    detail = "" if bytes(a) == bytes(b) else _how(_decoded(_tensor_decoder, a), _decoded(_tensor_decoder, b))
     if detail:
         result.changed.append(Difference(item, name, "tensor", detail))
     else:  # the same, or only the file is another
         result.same += 1
+
+
+def _decoded(decoder: "msgspec.json.Decoder[T]", part: Raw) -> T:
+    """Decode a part of a manifest of which only the digest has been checked."""
+    try:
+        return decoder.decode(part)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpoint("The manifest is not one of format 1.", path=MANIFEST_FILE, found=error) from error
 
 
 def _how(a: TensorEntry, b: TensorEntry) -> str:
@@ -133,18 +148,18 @@ def _compare_values(result: Comparison, item: str, path: str, a: Any, b: Any) ->
         result.changed.append(Difference(item, path, "value", f"{_shown(a)} → {_shown(b)}"))
 
 
-def _unequal_leaves(path: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+def _unequal_leaves(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
     """Walk down two trees as long as they have the same form, and give what differs at the ends."""
     if _text(a) == _text(b):
         return
-    mine, other = _children(a), _children(b)
+    mine, other = (None, None) if depth > _DEEPEST else (_children(a), _children(b))
     found = False
     if mine is not None and other is not None and mine[0] == other[0]:
         for key in {**mine[1], **other[1]}:
             left, right = mine[1].get(key, _ABSENT), other[1].get(key, _ABSENT)
             if type(left) is type(right) and left == right and (type(left) in _SIMPLE or _is_tensor(left)):
                 continue  # most of a state: no need to write it as text
-            for leaf in _unequal_leaves(child_path(path, key), left, right):
+            for leaf in _unequal_leaves(child_path(path, key), left, right, depth + 1):
                 found = True
                 yield leaf
     if not found:  # an end; or the same children in another order
@@ -163,7 +178,7 @@ def _children(node: Any) -> tuple[Any, dict[Any, Any]] | None:
     if not isinstance(value, list) or not any(isinstance(each, dict | list) for each in value):
         return None
     form = {key: inner for key, inner in node.items() if key != "value"}
-    if node.get("$kind") in _PAIRS and all(isinstance(pair, list) and len(pair) == 2 for pair in value):  # noqa: PLR2004
+    if str(node.get("$kind")) in _PAIRS and all(isinstance(pair, list) and len(pair) == 2 for pair in value):  # noqa: PLR2004
         return form, {key if isinstance(key, str | int) else str(key): inner for key, inner in value}
     return form, dict(enumerate(value))
 

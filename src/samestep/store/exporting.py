@@ -54,7 +54,7 @@ def _state(checkpoint: Checkpoint, item: str) -> dict[str, Any]:
             "The checkpoint has no such item.", path=checkpoint.path, expected=" or ".join(items), found=item
         )
     held = items[item]
-    tree = held.tree["state"] if held.kind == "module" else held.tree
+    tree = held.tree.get("state") if held.kind == "module" and isinstance(held.tree, dict) else held.tree
     state = decode(tree, held.tensors)
     if not isinstance(state, Mapping) or not any(_is_tensor(value) for value in state.values()):
         raise SamestepError(

@@ -36,8 +36,12 @@ class System:
         os.close(descriptor)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file off."""
-        os.truncate(path, size)
+        """Cut a file off, never what a link in its place leads to."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename atomically, over `target` if it is a file."""
@@ -160,17 +164,27 @@ def make_folder(path: Path) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a folder with all it holds, never following a symbolic link out of it."""
-    if path.is_symlink() or not path.is_dir():
+    if not _is_folder(path):
         system.unlink(path)
         return
-    for child in sorted(path.iterdir()):
-        remove_tree(child)
-    system.rmdir(path)
+    folders = [path]
+    for folder in folders:  # grows meanwhile: a recursion would end at a stranger's thousandth level
+        for child in sorted(folder.iterdir()):
+            if _is_folder(child):
+                folders.append(child)
+            else:
+                system.unlink(child)
+    for folder in reversed(folders):
+        system.rmdir(folder)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def append_bytes(path: Path, data: bytes) -> None:
-    """Append to a file, making it if needed; durable only after `sync_file`."""
-    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    """Append to a file, making it if needed, never through a link; durable only after `sync_file`."""
+    descriptor = system.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         write_all(descriptor, memoryview(data))
     finally:

@@ -85,7 +85,7 @@ def list_folders(directory: Path) -> list[Path]:
         SamestepError: The folder cannot be read; that must not look like a folder without checkpoints.
     """
     try:
-        children = list(directory.iterdir())
+        named = [(key, path) for path in directory.iterdir() if (key := parse_name(path.name)) and path.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -95,13 +95,15 @@ def list_folders(directory: Path) -> list[Path]:
             found=error.strerror,
             hint="Check the path and its permissions.",
         ) from error
-    named = [(key, path) for path in children if (key := parse_name(path.name)) is not None and path.is_dir()]
     return [path for _, path in sorted(named)]
 
 
 def is_committed(folder: Path) -> bool:
-    """Tell whether a folder holds a manifest: without one nothing in it counts."""
-    return (folder / MANIFEST_FILE).is_file()
+    """Tell whether a folder holds a manifest, or may hold one: without one nothing in it counts."""
+    try:
+        return (folder / MANIFEST_FILE).is_file()
+    except PermissionError:
+        return True  # whoever reads it hears that it cannot be opened, and may be intact
 
 
 def next_name(directory: Path, step: int) -> str:
@@ -215,7 +217,7 @@ def tidy(directory: Path, *prefixes: str) -> list[Path]:
 
 def _is_in_use(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
     except OSError:
         return False
     try:

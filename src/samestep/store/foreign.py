@@ -1,11 +1,14 @@
 """Owns the telling what a file is that samestep did not write. Looks at its structure, never unpickles."""
 
+import contextlib
+import io
 import json
 import pickletools
 import zipfile
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _ZIP = b"PK\x03\x04"
 _LEGACY_TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # pickle protocol 2 of torch's old magic number
@@ -20,6 +23,9 @@ _SIGNATURES = {
 
 _MOST_OPERATIONS = 200_000
 """So many steps of a pickle are looked at: enough for the largest models' names, and bounded for hostile files."""
+
+_MOST_BYTES = 16 * 1024 * 1024
+"""So much of a pickle is unpacked: a few megabytes of zip can become terabytes."""
 
 _TENSOR_BUILDERS = (
     "torch._utils _rebuild_",
@@ -51,6 +57,8 @@ def describe(path: Path) -> str:
         >>> describe(Path("/nowhere"))
         'a file that cannot be read'
     """
+    if path.exists() and not path.is_file():
+        return "a pipe, device or socket"
     try:
         with path.open("rb") as file:
             start = file.read(16)
@@ -62,7 +70,7 @@ def describe(path: Path) -> str:
                 file.seek(len(_LEGACY_TORCH) + 1)
                 return "a PyTorch file (old format, a pickle)"
             return _describe_start(start, path.stat().st_size, file)
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError):
+    except Exception:  # noqa: BLE001 — archives and pickles made to deceive raise anything
         return "a file that cannot be read"
 
 
@@ -93,17 +101,23 @@ def _describe_zip(file: IO[bytes]) -> str:
         pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
         if pickles:
             with archive.open(pickles[0]) as pickle:
-                return f"a PyTorch file (zip) with {_describe_pickle(pickle)}"
+                return f"a PyTorch file (zip) with {_describe_pickle(io.BytesIO(pickle.read(_MOST_BYTES)))}"
         if any(name.endswith(".npy") for name in names):
             return "a NumPy archive (npz)"
     return "a zip archive"
+
+
+def _operations(pickle: IO[bytes]) -> Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]:
+    """Go through a pickle's operations as far as it was read."""
+    with contextlib.suppress(ValueError):
+        yield from pickletools.genops(pickle)
 
 
 def _describe_pickle(pickle: IO[bytes]) -> str:
     """Read a pickle's operations as text: which classes it would call, and which names it holds."""
     classes, words = set(), []
     strings: list[str] = []
-    for operation, argument, _ in islice(pickletools.genops(pickle), _MOST_OPERATIONS):
+    for operation, argument, _ in islice(_operations(pickle), _MOST_OPERATIONS):
         if operation.name in {"GLOBAL", "INST"}:
             classes.add(str(argument))
         elif operation.name == "STACK_GLOBAL":

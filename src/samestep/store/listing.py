@@ -91,6 +91,8 @@ def look_at(path: Path) -> Listed:
         return Listed(path, TORN, step, bytes=_bytes_found(path), problem="It has no manifest: it is not complete.")
     try:
         summary, size = _read_summary(path)
+        if step not in {None, summary.step}:
+            raise CorruptCheckpoint("The folder's name and the manifest speak of different steps.", path=path)
     except SamestepError as error:
         return Listed(path, DAMAGED, step, bytes=_bytes_found(path), problem=error.message)
     return Listed(

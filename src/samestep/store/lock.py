@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from samestep.errors import RunLocked, SamestepError
 from samestep.store import files
-from samestep.store.records import command_line, encode_line, utc_now
+from samestep.store.records import command_line, encode_line, read_own, utc_now
 
 LOCK_FILE = ".lock"
 OWNER_FILE = "lock.json"
@@ -148,7 +148,7 @@ class RunLock:
 
     def _open(self, path: Path) -> int:
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError as error:
             raise SamestepError(
                 "The run's directory does not exist.", path=self.directory, hint="Check the path."
@@ -192,8 +192,8 @@ def describe_owner(directory: str | os.PathLike[str]) -> str:
         'an unknown process'
     """
     try:
-        owner: Any = json.loads((Path(directory) / OWNER_FILE).read_bytes())
-    except (OSError, ValueError):
+        owner: Any = json.loads(read_own(Path(directory) / OWNER_FILE))
+    except (OSError, ValueError, RecursionError, SamestepError):
         return "an unknown process"
     if not isinstance(owner, dict):
         return "an unknown process"

@@ -1,12 +1,14 @@
 """Owns metrics.jsonl: what the loop reported, and no step twice. Never computes a metric."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from samestep.errors import SaveFailed
 from samestep.store import files
-from samestep.store.records import encode_line, parse_line, plain
+from samestep.store.records import encode_line, parse_line, plain, read_own
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -97,9 +99,8 @@ class Metrics:
         """
         self._waiting.clear()
         self._refused, self._size = b"", None
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
+        size = self._regular_size()
+        if not self.path.exists():
             return 0
         if position is not None and position <= size and self._begins_line(position):
             if position < size:
@@ -126,11 +127,21 @@ class Metrics:
     def _whole_size(self) -> int:
         """Find the end of the last whole line, and cut off what a dying writer left behind it."""
         if self._size is None:
-            size = self.path.stat().st_size if self.path.exists() else 0
+            size = self._regular_size()
             self._size = self._end_of_lines(size)
             if self._size < size:
                 files.truncate_file(self.path, self._size)
         return self._size
+
+    def _regular_size(self) -> int:
+        """Tell the size, 0 without a file; a link would lead what is written, or cut off, into another one."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return 0
+        if not stat.S_ISREG(status.st_mode):
+            raise SaveFailed("A file of the run is no regular file.", path=self.path, hint="Move it away.")
+        return status.st_size
 
     def _end_of_lines(self, size: int) -> int:
         """Find the end of the last whole line from the back: after a year the file is long."""
@@ -162,7 +173,7 @@ def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
         The lines in their order; a torn line is passed over.
     """
     try:
-        raw = (Path(directory) / METRICS_FILE).read_bytes()
+        raw = read_own(Path(directory) / METRICS_FILE)
     except FileNotFoundError:
         return []
     return [line for line in map(parse_line, raw.splitlines()) if line is not None]
@@ -177,4 +188,5 @@ def _held(value: Any) -> Any:
 
 def _is_up_to(step: int, raw: bytes) -> bool:
     line = parse_line(raw)
-    return raw.endswith(b"\n") and line is not None and line.get("step", 0) <= step
+    its_step = 0 if line is None else line.get("step", 0)
+    return raw.endswith(b"\n") and line is not None and isinstance(its_step, (int, float)) and its_step <= step

@@ -7,8 +7,10 @@ These and metrics.jsonl are strict JSON. A float that JSON cannot hold is writte
 import json
 import math
 import os
+import re
 import shlex
 import socket
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from samestep.store import files
 from samestep.store.folder import RUN_FILE
 
 ATTEMPTS_FILE = "attempts.jsonl"
+
+_MOST_BYTES = 2**30
+"""No file of a run that is read as a whole is larger."""
 
 
 # --- run.json: which training this is -------------------------------------------------------------------
@@ -107,11 +112,10 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
     """
     path = Path(directory) / RUN_FILE
     try:
-        fields = json.loads(path.read_bytes())
-        return RunRecord(fields["id"], fields["created"], fields["samestep"], fields["config"])
+        return _record(json.loads(read_own(path)))
     except FileNotFoundError as error:
         raise SamestepError("This directory holds no run.", path=directory, expected=RUN_FILE) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SamestepError(
             "The run's record is damaged.",
             path=path,
@@ -119,6 +123,30 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
             found=f"{type(error).__name__}: {error}",
             hint="Restore it from a copy, or move it away: the next start writes a new one.",
         ) from error
+
+
+def read_own(path: Path) -> bytes:
+    """Read one of a run's own files; a pipe or a device in its place would be read for ever.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        SamestepError: It is no regular file, or larger than it can be.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise SamestepError("A file of the run is no regular file.", path=path, hint="Move it away.")
+    if status.st_size > _MOST_BYTES:
+        raise SamestepError("A file of the run is too large.", path=path, found=f"{status.st_size} bytes")
+    return path.read_bytes()
+
+
+def _record(fields: Any) -> RunRecord:
+    record = RunRecord(fields["id"], fields["created"], fields["samestep"], fields["config"])
+    if re.fullmatch(r"[0-9a-f]{32}", record.id) is None:
+        raise ValueError("id is no identity of a run")
+    if not (isinstance(record.created, str) and isinstance(record.samestep, str) and isinstance(record.config, dict)):
+        raise TypeError("created, samestep or config is of another type")
+    return record
 
 
 def _differences(path: str, before: Any, now: Any) -> list[Difference]:
@@ -279,10 +307,14 @@ def read_attempts(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
         One dict per attempt, oldest first; a line that a dying machine left torn is passed over.
     """
     try:
-        raw = (Path(directory) / ATTEMPTS_FILE).read_bytes()
+        raw = read_own(Path(directory) / ATTEMPTS_FILE)
     except FileNotFoundError:
         return []
-    return [line for line in map(parse_line, raw.splitlines()) if line and isinstance(line.get("attempt"), int)]
+    return [line for line in map(parse_line, raw.splitlines()) if line and _is_number(line.get("attempt"))]
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**53
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:
@@ -292,17 +324,21 @@ def parse_line(raw: bytes) -> dict[str, Any] | None:
         raw: The line.
 
     Returns:
-        Its object; None when the line is torn or holds no object.
+        Its object; None when the line is torn, or holds no object or no strict JSON.
 
     Example:
         >>> parse_line(b'{"step": 4}'), parse_line(b'{"step": 4, "lo')
         ({'step': 4}, None)
     """
     try:
-        value = json.loads(raw)
-    except ValueError:
+        value = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")  # it could not be written again
 
 
 def command_line() -> str:

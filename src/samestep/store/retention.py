@@ -47,6 +47,8 @@ class Keep:
                 expected="'max' or 'min'",
                 found=repr(self.mode),
             )
+        if self.metric is not None and not isinstance(self.metric, str):
+            raise TypeError(f"Keep.metric is a {type(self.metric).__name__}, not the name of a score")
         if self.best and not self.metric:
             raise SamestepError(
                 "The best checkpoints cannot be kept without knowing by which score.",

@@ -1,0 +1,102 @@
+"""Claims about runs whose checkpoints hold nonsense under right digests: a resume refuses them by an error of ours."""
+
+import contextlib
+import json
+import shutil
+import warnings
+
+import pytest
+import torch
+import xxhash
+from torch import nn
+
+import samestep
+from samestep.errors import SamestepError
+from samestep.store.metrics import read_metrics
+
+
+class Stopped(Exception):
+    """Ends a training in the middle of a body."""
+
+
+def train(directory, last=None):
+    """Train two epochs and a loop of steps; give the scores by step, of all attempts."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = samestep.DataLoader(torch.arange(12.0).reshape(6, 2), batch_size=2, shuffle=True)
+    with contextlib.closing(samestep.Run(directory, seed=1, save_every="1 step")) as run:
+        run.track(model=model, optimizer=optimizer, loader=loader)
+        run.state.total = 0
+        for _ in run.epochs(2):
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step(loss=1.0)
+                if run.completed_steps == last:
+                    raise Stopped
+        for _ in run.steps(8):
+            run.step()
+    return [line["step"] for line in read_metrics(directory)]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Train until the fifth step, and keep the checkpoint of the fourth alone."""
+    directory = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(Stopped):
+        train(directory, 5)
+    *older, newest = sorted((directory / "checkpoints").glob("step-*"))
+    for path in older:
+        shutil.rmtree(path)
+    assert newest.name == "step-000000004"
+    return directory
+
+
+def spoil(directory, item, *path, value):
+    """Change one value of the checkpoint, and put a right digest to it."""
+    manifest = directory / "checkpoints" / "step-000000004" / "manifest.json"
+    content = json.loads(manifest.read_bytes())
+    del content["digest"]
+    place = content["items"][item]["tree"] if item != "environment" else content["environment"]
+    for key in path[:-1]:
+        place = place[key]
+    assert path[-1] in place
+    place[path[-1]] = value
+    body = json.dumps(content, separators=(",", ":")).encode().removesuffix(b"}")
+    manifest.write_bytes(body + b',"digest":"' + xxhash.xxh3_128_hexdigest(body).encode() + b'"}\n')
+
+
+CASES = [
+    *(("run", "completed_steps", value) for value in (-1, 3, 10**6, "x")),
+    *(("run", "epoch", value) for value in (-1, "x", None)),
+    *(("run", name, "x") for name in ("inside", "loop", "top", "loop_ends", "best", "metrics_bytes", "values")),
+    *(("run", "top", name, []) for name in ("completed_steps", "values", "random", "loaders")),
+    *(("run", "top", "random", name, []) for name in ("python", "numpy", "torch", "generators")),
+    ("loader", "position", 10**30),
+    ("random", "generators", []),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
+def test_a_resume_refuses_nonsense(stopped, tmp_path, case):
+    """A value that no run writes ends a resume with an error of ours; no step is taken and no metrics are lost."""
+    directory = shutil.copytree(stopped, tmp_path / "run")
+    *path, value = case
+    spoil(directory, *path, value=value)
+    reported = read_metrics(directory)[:4]
+    with pytest.raises(SamestepError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(directory)
+    assert read_metrics(directory)[:4] == reported
+
+
+@pytest.mark.parametrize("value", [5, "x", [], {"torch": 5}, {"a": {"b": [1]}}], ids=repr)
+def test_a_resume_under_any_environment(stopped, tmp_path, value):
+    """Whatever a checkpoint says of versions and machine, it only makes a warning."""
+    directory = shutil.copytree(stopped, tmp_path / "run")
+    spoil(directory, "environment", "versions", value=value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert train(directory) == [1, 2, 3, 4, 5, 6, 7, 8]

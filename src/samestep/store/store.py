@@ -279,7 +279,7 @@ class Store:
     def _newest_first(self) -> Iterator[Checkpoint]:
         """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported.
 
-        When none of them was good, look again: a running training may have deleted all that were there, and saved others.
+        When none was good, look again: a running training may have deleted all that were there, and saved others.
         """
         given: set[Path] = set()
         while new := [path for path in reversed(folder.list_folders(self.directory)) if path not in given]:

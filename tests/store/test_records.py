@@ -137,7 +137,6 @@ def test_ended_attempts_stay_as_they_are(tmp_path):
     assert (tmp_path / ATTEMPTS_FILE).read_bytes().startswith(first)
 
 
-@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b"[2]\n", b'{"attempt": "x"}\n'])
 def test_lines_of_others_keep_their_bytes(tmp_path):
     """Starting and ending an attempt copies the lines of closed ones as they are, also reformatted or sorted ones."""
     for _ in range(3):
@@ -154,6 +153,7 @@ def test_lines_of_others_keep_their_bytes(tmp_path):
     assert [line["attempt"] for line in read_attempts(tmp_path)] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b"[2]\n", b'{"attempt": "x"}\n'])
 def test_torn_last_line_is_repaired(tmp_path, torn):
     """What a dying machine left behind the last whole line is passed over, and gone after the next attempt."""
     Attempt.begin(tmp_path, {}).end("finished", steps=1)

@@ -359,7 +359,7 @@ def _closed(line: bytes) -> bytes:
 
 
 def _changed(line: bytes, fields: Mapping[str, Any]) -> bytes:
-    return encode_line((parse_line(line) or {}) | fields)
+    return encode_line({**(parse_line(line) or {}), **fields})
 
 
 def _write_attempts(directory: str | os.PathLike[str], lines: list[bytes]) -> None:

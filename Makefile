@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint fuzz fuzz-keep clean
+.PHONY: demo test test-all soak lint fuzz fuzz-keep clean
 
 demo: $(VENV)/installed
 	$(BIN)/samestep demo
@@ -13,6 +13,9 @@ test: $(VENV)/installed
 
 test-all: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests src
+
+soak: $(VENV)/installed
+	$(BIN)/python -m pytest -s -m slow tests/exactness/test_long_life.py tests/exactness/test_level.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

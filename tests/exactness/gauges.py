@@ -17,6 +17,7 @@ def measure() -> dict[str, int]:
     """Count what this process holds after a garbage collection; bytes of Python only while tracemalloc runs."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else free memory that the allocator holds back hides and imitates leaks
+    python = tracemalloc.get_traced_memory()[0]
     objects = gc.get_objects()
     return {
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
@@ -24,7 +25,7 @@ def measure() -> dict[str, int]:
         "children": sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children")),
         "objects": len(objects),
         "bytes of tensors": _tensor_bytes(objects),
-        "bytes of Python": tracemalloc.get_traced_memory()[0],
+        "bytes of Python": python,
         "resident bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
     }
 

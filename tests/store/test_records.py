@@ -137,6 +137,22 @@ def test_ended_attempts_stay_as_they_are(tmp_path):
     assert (tmp_path / ATTEMPTS_FILE).read_bytes().startswith(first)
 
 
+def test_lines_of_others_keep_their_bytes(tmp_path):
+    """Starting and ending an attempt copies the lines of closed ones as they are, also reformatted or sorted ones."""
+    for _ in range(3):
+        Attempt.begin(tmp_path, {"note": "\u2028 \r"})
+    path = tmp_path / ATTEMPTS_FILE
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    first = json.dumps(json.loads(first), separators=(",", ":"), sort_keys=True).encode() + b"\n"
+    path.write_bytes(first + second + third)
+    attempt = Attempt.begin(tmp_path, {})
+    attempt.end("finished", steps=3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert lines[:2] == [first, second]
+    assert json.loads(lines[2]) == json.loads(third) | {"how": "killed"}
+    assert [line["attempt"] for line in read_attempts(tmp_path)] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b"[2]\n", b'{"attempt": "x"}\n'])
 def test_torn_last_line_is_repaired(tmp_path, torn):
     """What a dying machine left behind the last whole line is passed over, and gone after the next attempt."""
@@ -275,6 +291,31 @@ def test_torn_line_is_repaired(tmp_path, torn):
         file.write(torn)
     Metrics(tmp_path).cut(None, step=2)
     assert strict((tmp_path / METRICS_FILE).read_bytes())[-1]["step"] == 2
+
+
+@pytest.mark.parametrize("torn", [0, 1, 100_000, 200_000])
+def test_the_end_of_a_long_file_is_found_from_the_back(tmp_path, torn):
+    """Behind long lines, and a torn one longer than what is read at once, the next line goes to the right place."""
+    metrics = Metrics(tmp_path)
+    metrics.append({"step": 1, "text": "x" * 150_000})
+    metrics.flush()
+    with metrics.path.open("ab") as file:
+        file.write(b"y" * torn)
+    later = Metrics(tmp_path)
+    later.append({"step": 2})
+    later.flush()
+    assert [line["step"] for line in map(json.loads, metrics.path.read_bytes().splitlines())] == [1, 2]
+
+
+def test_an_unknown_position_takes_no_line_of_an_earlier_step(tmp_path):
+    """Without a position, as when the file could not be written, a cut keeps all lines up to the step."""
+    metrics = Metrics(tmp_path)
+    for step in (1, 2, 3):
+        metrics.append({"step": step})
+    metrics.flush()
+    assert Metrics(tmp_path).cut(None, step=2) == 0
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
+    assert Metrics(tmp_path).cut(1000, step=2) == 1000 - metrics.path.stat().st_size
 
 
 def test_lines_survive_a_full_disk(tmp_path):

@@ -261,8 +261,8 @@ class Attempt:
         Returns:
             The attempt.
         """
-        lines = [_closed(line) for line in read_attempts(directory)]
-        number = 1 + max((line["attempt"] for line in lines), default=0)
+        lines = [_closed(line) for line in _attempt_lines(directory)]
+        number = 1 + max(map(_number_of, lines), default=0)
         own = {
             "attempt": number,
             "started": utc_now(),
@@ -274,7 +274,7 @@ class Attempt:
             "how": None,
             "steps": None,
         }
-        _write_attempts(directory, [*lines, own | plain(dict(details), "details") | own])
+        _write_attempts(directory, [*lines, encode_line(own | plain(dict(details), "details") | own)])
         return cls(directory, number)
 
     def update(self, **fields: Any) -> None:
@@ -283,8 +283,8 @@ class Attempt:
         Args:
             fields: The fields by name, plain JSON.
         """
-        lines = read_attempts(self.directory)
-        changed = [line | plain(fields, "attempt") if line["attempt"] == self.number else line for line in lines]
+        lines, new = _attempt_lines(self.directory), plain(fields, "attempt")
+        changed = [_changed(line, new) if _number_of(line) == self.number else line for line in lines]
         _write_attempts(self.directory, changed)
 
     def end(self, how: str, *, steps: int) -> None:
@@ -367,9 +367,35 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def _closed(line: dict[str, Any]) -> dict[str, Any]:
-    return line if line.get("how") else line | {"how": "killed"}
+# A run may have thousands of attempts, so the lines of others are copied as they are, without being parsed.
+_NUMBERED = re.compile(rb'\{"attempt": (\d+),.*\}\n')
+_OPEN = re.compile(rb'"how"\s*:\s*null')
 
 
-def _write_attempts(directory: str | os.PathLike[str], lines: list[dict[str, Any]]) -> None:
-    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(map(encode_line, lines)))
+def _attempt_lines(directory: str | os.PathLike[str]) -> list[bytes]:
+    try:
+        raw = (Path(directory) / ATTEMPTS_FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n") and _number_of(line)]
+
+
+def _number_of(line: bytes) -> int:
+    """Give the number of an attempt's line, also of one that another program has written anew; 0 for any other."""
+    match = _NUMBERED.fullmatch(line)
+    number = int(match[1]) if match else (parse_line(line) or {}).get("attempt")
+    return number if isinstance(number, int) else 0
+
+
+def _closed(line: bytes) -> bytes:
+    if _OPEN.search(line) is None or (parse_line(line) or {}).get("how"):
+        return line
+    return _changed(line, {"how": "killed"})
+
+
+def _changed(line: bytes, fields: Mapping[str, Any]) -> bytes:
+    return encode_line({**(parse_line(line) or {}), **fields})
+
+
+def _write_attempts(directory: str | os.PathLike[str], lines: list[bytes]) -> None:
+    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(lines))

@@ -114,16 +114,19 @@ class Attempt:
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
 
-    def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
+    def begin(self, resumed: Checkpoint | None, metrics: tuple[int, str | None], seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
         self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
-        self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
+        self._metrics.cut(metrics[0], 0 if resumed is None else resumed.step)
+        if self._metrics.path.exists() and metrics[1] not in {None, self._metrics.digest()}:
+            warn_user(f"{self._metrics.path} is not what was written there: it was damaged or edited. It stays so.")
         name = None if resumed is None else resumed.name
         self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
             _log.info("%s goes on from %s", self.directory, resumed.name)
+            self._warn_of_another_run(resumed)
             self._warn_of_drift(resumed)
 
     def log(self, **line: Any) -> None:
@@ -134,9 +137,9 @@ class Attempt:
             self._flush(self._metrics.flush)
             self._flushed = now
 
-    def log_position(self) -> int:
-        """Tell how many bytes of metrics.jsonl belong to what has happened so far."""
-        return self._flush(self._metrics.position) or 0
+    def log_position(self) -> tuple[int, str | None]:
+        """Tell how many bytes of metrics.jsonl belong to what has happened so far, and their digest."""
+        return self._flush(lambda: (self._metrics.position(), self._metrics.digest())) or (0, None)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -197,6 +200,14 @@ class Attempt:
         if earlier.in_loop:
             raise RunLocked("A loop of this process is working on this run.", path=self.directory)
         earlier.close()
+
+    def _warn_of_another_run(self, resumed: Checkpoint) -> None:
+        written = resumed.environment.get("run")
+        if isinstance(written, dict) and written.get("id") != self._record.id:
+            warn_user(
+                f"{resumed.name} was written by another run: its identity is {written.get('id')}, and that of"
+                f" {self.directory} is {self._record.id}. It is taken all the same."
+            )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
         saved = {part: value for part, value in resumed.environment.items() if part != "run"}

@@ -62,6 +62,7 @@ class Progress:
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
         metrics_bytes: How much of `metrics.jsonl` belongs to this state.
+        metrics_digest: The digest of that much of it; None where an earlier version has not recorded it.
         values: The loop's own values.
     """
 
@@ -78,6 +79,7 @@ class Progress:
     loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
     metrics_bytes: int = 0
+    metrics_digest: str | None = None
     values: Values = field(default_factory=Values)
 
     def leave_epoch(self) -> None:
@@ -86,7 +88,7 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {name: getattr(self, name) for name in _PLAIN} | {"values": self.values.state_dict()}
+        return {name: getattr(self, name) for name in (*_PLAIN, *_LATER)} | {"values": self.values.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
@@ -95,6 +97,8 @@ class Progress:
             raise SamestepError("The saved progress of the run is incomplete.", found=f"no {', '.join(missing)}")
         for name in _PLAIN:
             setattr(self, name, state[name])
+        for name in _LATER:
+            setattr(self, name, state.get(name))
         self.best = [(float(value), int(step)) for value, step in state["best"]]
         self.values.load_state_dict(state["values"])
 
@@ -114,6 +118,8 @@ _PLAIN = (
     "best",
     "metrics_bytes",
 )
+_LATER = ("metrics_digest",)
+"""What the first checkpoints of format 1 do not have."""
 
 
 class Scoring:

@@ -137,7 +137,7 @@ def test_ended_attempts_stay_as_they_are(tmp_path):
     assert (tmp_path / ATTEMPTS_FILE).read_bytes().startswith(first)
 
 
-@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b"[2]\n", b'{"attempt": "x"}\n'])
+@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b'{"attempt": "x"}'])
 def test_torn_last_line_is_repaired(tmp_path, torn):
     """What a dying machine left behind the last whole line is passed over, and gone after the next attempt."""
     Attempt.begin(tmp_path, {}).end("finished", steps=1)
@@ -146,6 +146,20 @@ def test_torn_last_line_is_repaired(tmp_path, torn):
     assert len(read_attempts(tmp_path)) == 1
     assert Attempt.begin(tmp_path, {}).number == 2
     assert [line["attempt"] for line in strict((tmp_path / ATTEMPTS_FILE).read_bytes())] == [1, 2]
+
+
+@pytest.mark.parametrize("damaged", [b"[1]", b'{"attempt": "x"}', b'{"bttempt": 1, "how": null}', b"\xff", b""])
+def test_a_damaged_attempt_stays_as_it_is(tmp_path, damaged):
+    """A line that cannot be read is passed over by readers, and later attempts neither lose nor change it."""
+    Attempt.begin(tmp_path, {}).end("finished", steps=1)
+    Attempt.begin(tmp_path, {}).end("finished", steps=2)
+    path = tmp_path / ATTEMPTS_FILE
+    path.write_bytes(damaged + b"\n" + path.read_bytes().partition(b"\n")[2])
+    assert [line["attempt"] for line in read_attempts(tmp_path)] == [2]
+    third = Attempt.begin(tmp_path, {})
+    third.end("finished", steps=3)
+    assert path.read_bytes().startswith(damaged + b"\n")
+    assert [(line["attempt"], line["how"]) for line in read_attempts(tmp_path)] == [(2, "finished"), (3, "finished")]
 
 
 def test_command_line_survives_foreign_bytes(tmp_path):

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from samestep.store import files
 from samestep.store.records import encode_line, parse_line, plain
 
@@ -37,6 +39,7 @@ class Metrics:
         self.path = Path(directory) / METRICS_FILE
         self._waiting: list[Mapping[str, Any]] = []
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
+        self._digest = xxhash.xxh3_128()  # of those lines
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing is written yet, and no device is waited for.
@@ -64,6 +67,7 @@ class Metrics:
             raise
         self._waiting.clear()
         self._size = size + len(data)
+        self._digest.update(data)
 
     def sync(self) -> None:
         """Flush, and have the file on the disk: afterwards the lines survive the end of the machine too."""
@@ -79,6 +83,11 @@ class Metrics:
         """
         self.flush()
         return self._whole_size()
+
+    def digest(self) -> str:
+        """Tell the digest (xxh3-128) of all lines up to `position`."""
+        self.position()
+        return self._digest.hexdigest()
 
     def cut(self, position: int | None, step: int) -> None:
         """Cut the file back to where it was when the checkpoint was written that the run resumes from.
@@ -118,6 +127,7 @@ class Metrics:
         if self._size is None:
             raw = self.path.read_bytes() if self.path.exists() else b""
             self._size = raw.rfind(b"\n") + 1
+            self._digest = xxhash.xxh3_128(raw[: self._size])
             if self._size < len(raw):
                 files.truncate_file(self.path, self._size)
         return self._size

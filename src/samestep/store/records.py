@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from samestep.errors import SamestepError, UnsupportedValue
 from samestep.store import files
 from samestep.store.folder import RUN_FILE
@@ -87,7 +89,7 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     path = Path(directory) / RUN_FILE
     if not path.exists():
         fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
-        files.replace_file(path, encode_line(fields))
+        files.replace_file(path, encode_line(fields | {"digest": _digest(fields)}))
     record = read_run(directory)
     differences = () if config is None else tuple(_differences("config", record.config, now))
     return RunRecord(record.id, record.created, record.samestep, record.config, differences)
@@ -108,10 +110,13 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
     path = Path(directory) / RUN_FILE
     try:
         fields = json.loads(path.read_bytes())
-        return RunRecord(fields["id"], fields["created"], fields["samestep"], fields["config"])
+        written = fields.pop("digest", None)  # the first versions wrote none
+        record = RunRecord(**fields)
+        if written not in {None, _digest(fields)}:
+            raise ValueError("the content does not match its digest")  # noqa: TRY301 — told like other damage
     except FileNotFoundError as error:
         raise SamestepError("This directory holds no run.", path=directory, expected=RUN_FILE) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise SamestepError(
             "The run's record is damaged.",
             path=path,
@@ -119,6 +124,11 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
             found=f"{type(error).__name__}: {error}",
             hint="Restore it from a copy, or move it away: the next start writes a new one.",
         ) from error
+    return record
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(encode_line(fields))
 
 
 def _differences(path: str, before: Any, now: Any) -> list[Difference]:
@@ -233,8 +243,8 @@ class Attempt:
         Returns:
             The attempt.
         """
-        lines = [_closed(line) for line in read_attempts(directory)]
-        number = 1 + max((line["attempt"] for line in lines), default=0)
+        lines = [_closed(raw) for raw in _whole_lines(directory)]
+        number = 1 + max((line["attempt"] for line in read_attempts(directory)), default=0)
         own = {
             "attempt": number,
             "started": utc_now(),
@@ -246,7 +256,7 @@ class Attempt:
             "how": None,
             "steps": None,
         }
-        _write_attempts(directory, [*lines, own | plain(dict(details), "details") | own])
+        _write_attempts(directory, [*lines, encode_line(own | plain(dict(details), "details") | own)])
         return cls(directory, number)
 
     def update(self, **fields: Any) -> None:
@@ -255,9 +265,12 @@ class Attempt:
         Args:
             fields: The fields by name, plain JSON.
         """
-        lines = read_attempts(self.directory)
-        changed = [line | plain(fields, "attempt") if line["attempt"] == self.number else line for line in lines]
-        _write_attempts(self.directory, changed)
+        changed = plain(fields, "attempt")
+        lines = [(parse_attempt(raw), raw) for raw in _whole_lines(self.directory)]
+        own = [line for line, _ in lines if line and line["attempt"] == self.number][-1:]
+        _write_attempts(
+            self.directory, [encode_line(line | changed) if line and [line] == own else raw for line, raw in lines]
+        )
 
     def end(self, how: str, *, steps: int) -> None:
         """Write down how this attempt ended.
@@ -276,13 +289,24 @@ def read_attempts(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
         directory: The run's directory.
 
     Returns:
-        One dict per attempt, oldest first; a line that a dying machine left torn is passed over.
+        One dict per attempt, oldest first; a line that is torn or damaged is passed over.
     """
+    return [line for raw in _whole_lines(directory) if (line := parse_attempt(raw)) is not None]
+
+
+def parse_attempt(raw: bytes) -> dict[str, Any] | None:
+    """Read one line of attempts.jsonl; None when it is damaged."""
+    line = parse_line(raw)
+    return line if line is not None and isinstance(line.get("attempt"), int) else None
+
+
+def _whole_lines(directory: str | os.PathLike[str]) -> list[bytes]:
+    """Read the lines of attempts.jsonl, but for one without an end, which a dying machine has left torn."""
     try:
         raw = (Path(directory) / ATTEMPTS_FILE).read_bytes()
     except FileNotFoundError:
         return []
-    return [line for line in map(parse_line, raw.splitlines()) if line and isinstance(line.get("attempt"), int)]
+    return [line + b"\n" for line in raw.split(b"\n")[:-1]]
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:
@@ -331,9 +355,11 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def _closed(line: dict[str, Any]) -> dict[str, Any]:
-    return line if line.get("how") else line | {"how": "killed"}
+def _closed(raw: bytes) -> bytes:
+    """Say of an attempt without an end that it was killed; what cannot be read stays as it is."""
+    line = parse_attempt(raw)
+    return raw if line is None or line.get("how", "damaged") else encode_line(line | {"how": "killed"})
 
 
-def _write_attempts(directory: str | os.PathLike[str], lines: list[dict[str, Any]]) -> None:
-    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(map(encode_line, lines)))
+def _write_attempts(directory: str | os.PathLike[str], lines: list[bytes]) -> None:
+    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(lines))

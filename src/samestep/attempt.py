@@ -14,13 +14,15 @@ from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, Samestep
 from samestep.messages import warn_user
 from samestep.state.environment import drift, environment
 from samestep.state.snapshot import Snapshot
+from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
+from samestep.store.attempts import Attempt as AttemptRecord
 from samestep.store.files import make_folder, remove_draft
 from samestep.store.folder import CHECKPOINTS, RUN_FILE
+from samestep.store.json_lines import plain
 from samestep.store.lock import RunLock
 from samestep.store.metrics import METRICS_FILE, Metrics
 from samestep.store.reading import Checkpoint
-from samestep.store.records import ATTEMPTS_FILE, open_run, plain, read_attempts, read_run
-from samestep.store.records import Attempt as AttemptRecord
+from samestep.store.records import open_run, read_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -129,12 +131,12 @@ class Attempt:
                     hint='Bring them back (is a disk not mounted, a copy incomplete?); resume="never" begins anew.',
                 )
 
-    def begin(self, resumed: Checkpoint | None, metrics_bytes: int | None, seed: int | None) -> None:
+    def begin(self, resumed: Checkpoint | None, metrics: tuple[int | None, str | None], seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
         self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
         name = None if resumed is None else resumed.name
         try:
-            missing = self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
+            missing = self._metrics.cut(metrics[0], 0 if resumed is None else resumed.step)
             self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
         except OSError as error:
             raise _refused(Path(error.filename or self.directory), error) from error
@@ -143,10 +145,13 @@ class Attempt:
                 f"{METRICS_FILE} is {missing} bytes shorter than when {name} was saved, so lines of earlier steps are"
                 " missing there: it was edited, or copied while the training ran."
             )
+        elif self._metrics.path.exists() and metrics[1] not in {None, self._metrics.digest()}:
+            warn_user(f"{self._metrics.path} is not what was written there: it was damaged or edited. It stays so.")
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
             _log.info("%s goes on from %s", self.directory, resumed.name)
+            self._warn_of_another_run(resumed)
             self._warn_of_drift(resumed)
 
     def log(self, **line: Any) -> None:
@@ -157,9 +162,9 @@ class Attempt:
             self._flush(self._metrics.flush)
             self._flushed = now
 
-    def log_position(self) -> int | None:
-        """Tell how many bytes of metrics.jsonl belong to what has happened so far; None when it cannot be written."""
-        return self._flush(self._metrics.position)
+    def log_position(self) -> tuple[int | None, str | None]:
+        """Tell how much of metrics.jsonl belongs to what has happened: bytes, digest; None if it cannot be written."""
+        return self._flush(lambda: (self._metrics.position(), self._metrics.digest())) or (None, None)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -251,6 +256,14 @@ class Attempt:
         if earlier.in_loop:
             raise RunLocked("A loop of this process is working on this run.", path=self.directory)
         earlier.close()
+
+    def _warn_of_another_run(self, resumed: Checkpoint) -> None:
+        written = resumed.environment.get("run")
+        if isinstance(written, dict) and written.get("id") != self._record.id:
+            warn_user(
+                f"{resumed.name} was written by another run: its identity is {written.get('id')}, and that of"
+                f" {self.directory} is {self._record.id}. It is taken all the same."
+            )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
         saved = {part: value for part, value in resumed.environment.items() if part != "run"}

@@ -80,13 +80,14 @@ class Keeper:
         if not self._sought:
             self._found, self._sought = self._attempt.find(resume), True
         if self._found is None:
-            self._attempt.begin(None, 0, self._tracked.seed)
+            self._attempt.begin(None, (0, None), self._tracked.seed)
         elif self._belongs_later(loop, self._found[1], allow_missing):
             self._busy = False
             return
         else:
             self._restore(self._found[1], allow_missing)
-            self._attempt.begin(self._found[0], self._progress.metrics_bytes, self._tracked.seed)
+            metrics = self._progress.metrics_bytes, self._progress.metrics_digest
+            self._attempt.begin(self._found[0], metrics, self._tracked.seed)
             self._name = self._found[0].name
         self._found, self.losses = None, self._tracked.begin()
         self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
@@ -174,7 +175,7 @@ class Keeper:
 
     def snapshot(self) -> Snapshot:
         """Capture the present state: plain trees, and live references to the tensors."""
-        self._progress.metrics_bytes = self._attempt.log_position()
+        self._progress.metrics_bytes, self._progress.metrics_digest = self._attempt.log_position()
         progress, scores = self._progress, self.scoring.belonging(self.updates())
         epoch = progress.epoch if progress.epoch or progress.inside else None
         return Snapshot(progress.completed_steps, epoch, self._tracked.items(), scores)

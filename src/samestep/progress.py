@@ -71,6 +71,7 @@ class Progress:
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
         metrics_bytes: How much of `metrics.jsonl` belongs to this state; None when it could not be written.
+        metrics_digest: The digest of that much of it; None where it is not known.
         values: The loop's own values.
     """
 
@@ -87,6 +88,7 @@ class Progress:
     loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
     metrics_bytes: int | None = 0
+    metrics_digest: str | None = None
     values: Values = field(default_factory=Values)
 
     def leave_epoch(self) -> None:
@@ -95,13 +97,15 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {name: getattr(self, name) for name in _PLAIN} | {"values": self.values.state_dict()}
+        return {name: getattr(self, name) for name in (*_PLAIN, *_LATER)} | {"values": self.values.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         _require_valid(state)
         for name in _PLAIN:
             setattr(self, name, state[name])
+        for name in _LATER:
+            setattr(self, name, state.get(name))
         self.best = [(float(value), int(step)) for value, step in state["best"]]
         self.values.load_state_dict(state["values"])
 
@@ -162,6 +166,8 @@ _PLAIN: dict[str, Callable[[object], bool]] = {
     "best": _are_scores,
     "metrics_bytes": lambda value: value is None or _is_count(value),
 }
+_LATER: dict[str, Callable[[object], bool]] = {"metrics_digest": _is_name}
+"""What the first checkpoints of format 1 do not have."""
 
 
 def _require_valid(state: Mapping[str, Any]) -> None:
@@ -169,6 +175,7 @@ def _require_valid(state: Mapping[str, Any]) -> None:
     checks = _PLAIN | {"values": lambda value: isinstance(value, Mapping)}
     if not isinstance(state, Mapping):
         raise CorruptCheckpoint("The saved progress of the run is none.", path="run", found=type(state).__name__)
+    checks |= {name: is_valid for name, is_valid in _LATER.items() if name in state}
     for name, is_valid in checks.items():
         if name not in state:
             raise CorruptCheckpoint("The saved progress of the run is incomplete.", path=f"run.{name}")

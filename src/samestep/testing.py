@@ -16,7 +16,7 @@ from samestep.store.files import make_folder
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
-_NOT_COMPARED = ("run.metrics_bytes", "run.loop_ends", "run.top", "run: top.")
+_NOT_COMPARED = ("run.metrics_bytes", "run.metrics_digest", "run.loop_ends", "run.top", "run: top.")
 """What depends on the directory, or only says how to enter an epoch again: no part of the training's state."""
 
 Leaves = dict[str, Any]

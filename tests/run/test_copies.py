@@ -13,7 +13,7 @@ from test_loop import checkpoints, metrics, small, train
 
 import samestep
 from samestep.errors import NoCheckpoint, RunLocked, SaveFailed
-from samestep.store import records, writing
+from samestep.store import json_lines, writing
 from samestep.store.reading import Checkpoint
 
 
@@ -202,7 +202,7 @@ def test_a_clock_that_is_set_changes_neither_resume_nor_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the clock set by years and the time zone changed between attempts, the same checkpoints stay and resume."""
-    for module in (writing, records):
+    for module in (writing, json_lines):
         monkeypatch.setattr(module, "datetime", Shifted)
     for steps, days, zone in [(3, 0, "UTC"), (6, -3650, "Asia/Tokyo"), (9, 3650, "America/New_York"), (12, -1, "UTC")]:
         monkeypatch.setattr(Shifted, "by", timedelta(days=days))

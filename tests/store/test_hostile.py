@@ -17,13 +17,14 @@ from samestep.cli import group
 from samestep.errors import CorruptCheckpoint, SamestepError
 from samestep.state.snapshot import Item, Snapshot
 from samestep.store import foreign
+from samestep.store.attempts import Attempt, read_attempts
 from samestep.store.files import remove_tree
 from samestep.store.folder import tidy
 from samestep.store.keeping import Shelf
 from samestep.store.lock import RunLock, describe_owner
 from samestep.store.metrics import Metrics, read_metrics
 from samestep.store.reading import Checkpoint, find_checkpoints
-from samestep.store.records import Attempt, open_run, read_attempts, read_run
+from samestep.store.records import open_run, read_run
 from samestep.store.writing import write_checkpoint
 
 READERS = {

@@ -9,18 +9,11 @@ import pytest
 import torch
 
 from samestep.errors import SamestepError, UnsupportedValue
+from samestep.store.attempts import ATTEMPTS_FILE, Attempt, command_line, read_attempts
 from samestep.store.folder import RUN_FILE
+from samestep.store.json_lines import plain
 from samestep.store.metrics import METRICS_FILE, Metrics, read_metrics
-from samestep.store.records import (
-    ATTEMPTS_FILE,
-    Attempt,
-    Difference,
-    command_line,
-    open_run,
-    plain,
-    read_attempts,
-    read_run,
-)
+from samestep.store.records import Difference, open_run, read_run
 
 
 def strict(raw):
@@ -113,7 +106,7 @@ def test_killed_attempt_is_marked_by_the_next(tmp_path):
     """A process killed with SIGKILL leaves its end open, and the next attempt writes "killed" for it."""
     code = (
         "import os, sys\n"
-        "from samestep.store.records import Attempt\n"
+        "from samestep.store.attempts import Attempt\n"
         "attempt = Attempt.begin(sys.argv[1], {})\n"
         "attempt.update(steps=7)\n"
         "os.kill(os.getpid(), 9)\n"
@@ -153,7 +146,7 @@ def test_lines_of_others_keep_their_bytes(tmp_path):
     assert [line["attempt"] for line in read_attempts(tmp_path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b"[2]\n", b'{"attempt": "x"}\n'])
+@pytest.mark.parametrize("torn", [b'{"attempt": 2, "sta', b"\x00\x00\x00", b'{"attempt": "x"}'])
 def test_torn_last_line_is_repaired(tmp_path, torn):
     """What a dying machine left behind the last whole line is passed over, and gone after the next attempt."""
     Attempt.begin(tmp_path, {}).end("finished", steps=1)
@@ -164,9 +157,23 @@ def test_torn_last_line_is_repaired(tmp_path, torn):
     assert [line["attempt"] for line in strict((tmp_path / ATTEMPTS_FILE).read_bytes())] == [1, 2]
 
 
+@pytest.mark.parametrize("damaged", [b"[1]", b'{"attempt": "x"}', b'{"bttempt": 1, "how": null}', b"\xff", b""])
+def test_a_damaged_attempt_stays_as_it_is(tmp_path, damaged):
+    """A line that cannot be read is passed over by readers, and later attempts neither lose nor change it."""
+    Attempt.begin(tmp_path, {}).end("finished", steps=1)
+    Attempt.begin(tmp_path, {}).end("finished", steps=2)
+    path = tmp_path / ATTEMPTS_FILE
+    path.write_bytes(damaged + b"\n" + path.read_bytes().partition(b"\n")[2])
+    assert [line["attempt"] for line in read_attempts(tmp_path)] == [2]
+    third = Attempt.begin(tmp_path, {})
+    third.end("finished", steps=3)
+    assert path.read_bytes().startswith(damaged + b"\n")
+    assert [(line["attempt"], line["how"]) for line in read_attempts(tmp_path)] == [(2, "finished"), (3, "finished")]
+
+
 def test_command_line_survives_foreign_bytes(tmp_path):
     """An argument that is no UTF-8 is written as JSON and read back the same."""
-    code = "import sys\nfrom samestep.store.records import Attempt\nAttempt.begin(sys.argv[1], {})"
+    code = "import sys\nfrom samestep.store.attempts import Attempt\nAttempt.begin(sys.argv[1], {})"
     subprocess.run([sys.executable, "-c", code, tmp_path, b"\xff a"], check=True)
     assert "\udcff a" in read_attempts(tmp_path)[0]["command"]
     assert command_line()

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from samestep.cli import output, places
+from samestep.store.attempts import read_attempts
 from samestep.store.listing import COMPLETE, Listed, count_drafts, list_checkpoints
-from samestep.store.records import read_attempts
 
 
 @click.command("ls", short_help="List the checkpoints of a run.")

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from samestep.errors import RunLocked, SamestepError
 from samestep.store import files
-from samestep.store.records import command_line, encode_line, read_own, utc_now
+from samestep.store.attempts import command_line
+from samestep.store.json_lines import encode_line, read_own, utc_now
 
 LOCK_FILE = ".lock"
 OWNER_FILE = "lock.json"

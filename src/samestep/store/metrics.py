@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from samestep.errors import SaveFailed
 from samestep.store import files
-from samestep.store.records import encode_line, parse_line, plain, read_own
+from samestep.store.json_lines import encode_line, parse_line, plain, read_own
 
 METRICS_FILE = "metrics.jsonl"
 
-_BLOCK = 64 * 1024
+_BLOCK = 1024 * 1024
 
 
 class Metrics:
@@ -42,6 +44,7 @@ class Metrics:
         self._waiting: list[Mapping[str, Any]] = []
         self._refused = b""  # encoded lines that the system has not taken yet
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
+        self._digest = xxhash.xxh3_128()  # of those lines
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing is written yet, and no device is waited for.
@@ -69,6 +72,7 @@ class Metrics:
         except OSError:
             self._size = None  # a part may have been written: the next time looks again
             raise
+        self._digest.update(self._refused)
         self._size, self._refused = size + len(self._refused), b""
 
     def sync(self) -> None:
@@ -85,6 +89,11 @@ class Metrics:
         """
         self.flush()
         return self._whole_size()
+
+    def digest(self) -> str:
+        """Tell the digest (xxh3-128) of all lines up to `position`."""
+        self.position()
+        return self._digest.hexdigest()
 
     def cut(self, position: int | None, step: int) -> int:
         """Cut the file back to where it was when the checkpoint was written that the run resumes from.
@@ -106,7 +115,6 @@ class Metrics:
             if position < size:
                 files.part_from_links(self.path)
                 files.truncate_file(self.path, position)
-            self._size = position
             return 0
         lines = self.path.read_bytes().splitlines(keepends=True)
         files.replace_file(self.path, b"".join(line for line in lines if _is_up_to(step, line)))
@@ -128,7 +136,7 @@ class Metrics:
         """Find the end of the last whole line, and cut off what a dying writer left behind it."""
         if self._size is None:
             size = self._regular_size()
-            self._size = self._end_of_lines(size)
+            self._size, self._digest = self._whole_lines()
             if self._size < size:
                 files.truncate_file(self.path, self._size)
         return self._size
@@ -143,17 +151,17 @@ class Metrics:
             raise SaveFailed("A file of the run is no regular file.", path=self.path, hint="Move it away.")
         return status.st_size
 
-    def _end_of_lines(self, size: int) -> int:
-        """Find the end of the last whole line from the back: after a year the file is long."""
-        while size:
-            begin = max(0, size - _BLOCK)
-            with self.path.open("rb") as file:
-                file.seek(begin)
-                end = file.read(size - begin).rfind(b"\n") + 1
-            if end:
-                return begin + end
-            size = begin
-        return 0
+    def _whole_lines(self) -> tuple[int, xxhash.xxh3_128]:
+        """Find the end of the last whole line, and the digest of all, in one pass: after a year the file is long."""
+        size, digest, tail = 0, xxhash.xxh3_128(), b""
+        if not self.path.exists():
+            return size, digest
+        with self.path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                lines, end, tail = (tail + block).rpartition(b"\n")
+                digest.update(lines + end)
+                size += len(lines + end)
+        return size, digest
 
     def _begins_line(self, position: int) -> bool:
         if position == 0:

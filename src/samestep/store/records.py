@@ -1,34 +1,19 @@
-"""Owns run.json and attempts.jsonl: which training this is, and who worked on it. Never touches a checkpoint.
-
-These and metrics.jsonl are strict JSON. A float that JSON cannot hold is written as the string "nan", "inf" or
-"-inf", as in a manifest; `float()` reads it back. Times are ISO 8601 in UTC.
-"""
+"""Owns run.json: which training this is. Never touches a checkpoint."""
 
 import json
-import math
 import os
 import re
-import shlex
-import socket
-import stat
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from samestep.errors import SamestepError, UnsupportedValue
+import xxhash
+
+from samestep.errors import SamestepError
 from samestep.store import files
 from samestep.store.folder import RUN_FILE
-
-ATTEMPTS_FILE = "attempts.jsonl"
-
-_MOST_BYTES = 2**30
-"""No file of a run that is read as a whole is larger."""
-
-
-# --- run.json: which training this is -------------------------------------------------------------------
+from samestep.store.json_lines import encode_line, plain, read_own, utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     path = Path(directory) / RUN_FILE
     if not path.exists():
         fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
-        files.replace_file(path, encode_line(fields))
+        files.replace_file(path, encode_line(fields | {"digest": _digest(fields)}))
     record = read_run(directory)
     differences = () if config is None else tuple(_differences("config", record.config, now))
     return RunRecord(record.id, record.created, record.samestep, record.config, differences)
@@ -112,10 +97,10 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
     """
     path = Path(directory) / RUN_FILE
     try:
-        return _record(json.loads(read_own(path)))
+        record = _record(json.loads(read_own(path)))
     except FileNotFoundError as error:
         raise SamestepError("This directory holds no run.", path=directory, expected=RUN_FILE) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise SamestepError(
             "The run's record is damaged.",
             path=path,
@@ -123,21 +108,11 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
             found=f"{type(error).__name__}: {error}",
             hint="Restore it from a copy, or move it away: the next start writes a new one.",
         ) from error
+    return record
 
 
-def read_own(path: Path) -> bytes:
-    """Read one of a run's own files; a pipe or a device in its place would be read for ever.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        SamestepError: It is no regular file, or larger than it can be.
-    """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise SamestepError("A file of the run is no regular file.", path=path, hint="Move it away.")
-    if status.st_size > _MOST_BYTES:
-        raise SamestepError("A file of the run is too large.", path=path, found=f"{status.st_size} bytes")
-    return path.read_bytes()
+def _digest(fields: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(encode_line(fields))
 
 
 def _record(fields: Any) -> RunRecord:
@@ -146,6 +121,9 @@ def _record(fields: Any) -> RunRecord:
         raise ValueError("id is no identity of a run")
     if not (isinstance(record.created, str) and isinstance(record.samestep, str) and isinstance(record.config, dict)):
         raise TypeError("created, samestep or config is of another type")
+    written = fields.pop("digest", None)  # the first versions wrote none
+    if written not in {None, _digest(fields)}:
+        raise ValueError("the content does not match its digest")
     return record
 
 
@@ -158,244 +136,3 @@ def _differences(path: str, before: Any, now: Any) -> list[Difference]:
     # As text: 1, 1.0 and True are equal in Python, but not the same configuration.
     same = json.dumps(before, sort_keys=True) == json.dumps(now, sort_keys=True)
     return [] if same else [Difference(path, before, now)]
-
-
-def plain(value: Any, path: str) -> Any:
-    """Turn a value into what strict JSON can hold.
-
-    Args:
-        value: JSON values, tuples, sets, paths, and numbers of NumPy and torch (which have `item()`).
-        path: Where the value stands, for the error.
-
-    Returns:
-        The same as dict, list, str, int, float, bool and None; floats that are not finite as strings.
-
-    Raises:
-        UnsupportedValue: JSON cannot express the value; the path of the leaf is named.
-
-    Example:
-        >>> plain({"betas": (0.9, float("inf"))}, "config")
-        {'betas': [0.9, 'inf']}
-    """
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(float(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner, f"{path}.{key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
-        return plain(value.item(), path)
-    raise UnsupportedValue(
-        "This value cannot be written down as JSON.",
-        path=path,
-        expected="numbers, text, lists and dicts of them",
-        found=type(value).__name__,
-        hint="Give a number or a text instead.",
-    )
-
-
-def encode_line(fields: Mapping[str, Any]) -> bytes:
-    r"""Write one object as one line of strict JSON.
-
-    Args:
-        fields: Plain JSON (see `plain`).
-
-    Returns:
-        The line with its end, in UTF-8.
-
-    Example:
-        >>> encode_line({"step": 4})
-        b'{"step": 4}\n'
-    """
-    text = json.dumps(fields, allow_nan=False, ensure_ascii=False)
-    # A command line may hold bytes that are no UTF-8; as "\\udc80" they are JSON and come back the same.
-    return text.encode(errors="backslashreplace") + b"\n"
-
-
-# --- attempts.jsonl: which processes worked on it --------------------------------------------------------
-
-
-class Attempt:
-    """One process that works on a run, and its line in attempts.jsonl; the process holds the run's lock.
-
-    The line is written when the attempt begins and again when it ends. A process that could not write its end
-    was killed: the next attempt says so in its place.
-
-    Args:
-        directory: The run's directory.
-        number: Which attempt it is, counted from 1.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     first = Attempt.begin(directory, {"versions": {"torch": "2.13.0"}})
-        ...     second = Attempt.begin(directory, {}, resumed_from="step-000000004")
-        ...     second.end("finished", steps=8)
-        ...     [(line["attempt"], line["how"]) for line in read_attempts(directory)]
-        [(1, 'killed'), (2, 'finished')]
-    """
-
-    def __init__(self, directory: str | os.PathLike[str], number: int) -> None:
-        self.directory = Path(directory)
-        self.number = number
-
-    @classmethod
-    def begin(
-        cls,
-        directory: str | os.PathLike[str],
-        details: Mapping[str, Any],
-        *,
-        resumed_from: str | None = None,
-    ) -> "Attempt":
-        """Add this process to the run's attempts, and mark earlier ones without an end as killed.
-
-        Args:
-            directory: The run's directory.
-            details: What the caller knows besides: versions, git, device, threads; plain JSON.
-            resumed_from: The name of the checkpoint from which it goes on; None when it starts anew.
-
-        Returns:
-            The attempt.
-        """
-        lines = [_closed(line) for line in _attempt_lines(directory)]
-        number = 1 + max(map(_number_of, lines), default=0)
-        own = {
-            "attempt": number,
-            "started": utc_now(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "command": command_line(),
-            "resumed_from": resumed_from,
-            "ended": None,
-            "how": None,
-            "steps": None,
-        }
-        _write_attempts(directory, [*lines, encode_line(own | plain(dict(details), "details") | own)])
-        return cls(directory, number)
-
-    def update(self, **fields: Any) -> None:
-        """Change this attempt's line, for instance `resumed_from` or `steps`, in one atomic rewrite of the file.
-
-        Args:
-            fields: The fields by name, plain JSON.
-        """
-        lines, new = _attempt_lines(self.directory), plain(fields, "attempt")
-        changed = [_changed(line, new) if _number_of(line) == self.number else line for line in lines]
-        _write_attempts(self.directory, changed)
-
-    def end(self, how: str, *, steps: int) -> None:
-        """Write down how this attempt ended.
-
-        Args:
-            how: "finished", "signal 15", "error: …".
-            steps: The run's completed steps at the end.
-        """
-        self.update(ended=utc_now(), how=how, steps=steps)
-
-
-def read_attempts(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read a run's attempts.
-
-    Args:
-        directory: The run's directory.
-
-    Returns:
-        One dict per attempt, oldest first; a line that a dying machine left torn is passed over.
-    """
-    try:
-        raw = read_own(Path(directory) / ATTEMPTS_FILE)
-    except FileNotFoundError:
-        return []
-    return [line for line in map(parse_line, raw.splitlines()) if line and _is_number(line.get("attempt"))]
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**53
-
-
-def parse_line(raw: bytes) -> dict[str, Any] | None:
-    """Read one line of a JSON-lines file.
-
-    Args:
-        raw: The line.
-
-    Returns:
-        Its object; None when the line is torn, or holds no object or no strict JSON.
-
-    Example:
-        >>> parse_line(b'{"step": 4}'), parse_line(b'{"step": 4, "lo')
-        ({'step': 4}, None)
-    """
-    try:
-        value = json.loads(raw, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")  # it could not be written again
-
-
-def command_line() -> str:
-    """Name the command that started this process, as one would type it.
-
-    Returns:
-        The interpreter's arguments, quoted for a shell.
-
-    Example:
-        >>> bool(command_line())
-        True
-    """
-    return shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
-
-
-def utc_now() -> str:
-    """Tell the time, as all files of a run write it.
-
-    Returns:
-        ISO 8601 in UTC to the millisecond.
-
-    Example:
-        >>> utc_now().endswith("Z")
-        True
-    """
-    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-
-
-# A run may have thousands of attempts, so the lines of others are copied as they are, without being parsed.
-_NUMBERED = re.compile(rb'\{"attempt": (\d+),.*\}\n')
-_OPEN = re.compile(rb'"how"\s*:\s*null')
-
-
-def _attempt_lines(directory: str | os.PathLike[str]) -> list[bytes]:
-    try:
-        raw = (Path(directory) / ATTEMPTS_FILE).read_bytes()
-    except FileNotFoundError:
-        return []
-    return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n") and _number_of(line)]
-
-
-def _number_of(line: bytes) -> int:
-    """Give the number of an attempt's line, also of one that another program has written anew; 0 for any other."""
-    match = _NUMBERED.fullmatch(line)
-    number = int(match[1]) if match else (parse_line(line) or {}).get("attempt")
-    return number if isinstance(number, int) else 0
-
-
-def _closed(line: bytes) -> bytes:
-    if _OPEN.search(line) is None or (parse_line(line) or {}).get("how"):
-        return line
-    return _changed(line, {"how": "killed"})
-
-
-def _changed(line: bytes, fields: Mapping[str, Any]) -> bytes:
-    return encode_line({**(parse_line(line) or {}), **fields})
-
-
-def _write_attempts(directory: str | os.PathLike[str], lines: list[bytes]) -> None:
-    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(lines))

@@ -1,0 +1,127 @@
+"""Owns how a run's own files are read and written: as strict JSON. Knows none of them.
+
+A float that JSON cannot hold is written as the string "nan", "inf" or "-inf", as in a manifest; `float()` reads it
+back. Times are ISO 8601 in UTC.
+"""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from samestep.errors import SamestepError, UnsupportedValue
+
+_MOST_BYTES = 2**30
+"""No file of a run that is read as a whole is larger."""
+
+
+def read_own(path: Path) -> bytes:
+    """Read one of a run's own files; a pipe or a device in its place would be read for ever.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        SamestepError: It is no regular file, or larger than it can be.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise SamestepError("A file of the run is no regular file.", path=path, hint="Move it away.")
+    if status.st_size > _MOST_BYTES:
+        raise SamestepError("A file of the run is too large.", path=path, found=f"{status.st_size} bytes")
+    return path.read_bytes()
+
+
+def plain(value: Any, path: str) -> Any:
+    """Turn a value into what strict JSON can hold.
+
+    Args:
+        value: JSON values, tuples, sets, paths, and numbers of NumPy and torch (which have `item()`).
+        path: Where the value stands, for the error.
+
+    Returns:
+        The same as dict, list, str, int, float, bool and None; floats that are not finite as strings.
+
+    Raises:
+        UnsupportedValue: JSON cannot express the value; the path of the leaf is named.
+
+    Example:
+        >>> plain({"betas": (0.9, float("inf"))}, "config")
+        {'betas': [0.9, 'inf']}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(float(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, f"{path}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
+        return plain(value.item(), path)
+    raise UnsupportedValue(
+        "This value cannot be written down as JSON.",
+        path=path,
+        expected="numbers, text, lists and dicts of them",
+        found=type(value).__name__,
+        hint="Give a number or a text instead.",
+    )
+
+
+def encode_line(fields: Mapping[str, Any]) -> bytes:
+    r"""Write one object as one line of strict JSON.
+
+    Args:
+        fields: Plain JSON (see `plain`).
+
+    Returns:
+        The line with its end, in UTF-8.
+
+    Example:
+        >>> encode_line({"step": 4})
+        b'{"step": 4}\n'
+    """
+    text = json.dumps(fields, allow_nan=False, ensure_ascii=False)
+    # A command line may hold bytes that are no UTF-8; as "\\udc80" they are JSON and come back the same.
+    return text.encode(errors="backslashreplace") + b"\n"
+
+
+def parse_line(raw: bytes) -> dict[str, Any] | None:
+    """Read one line of a JSON-lines file.
+
+    Args:
+        raw: The line.
+
+    Returns:
+        Its object; None when the line is torn, or holds no object or no strict JSON.
+
+    Example:
+        >>> parse_line(b'{"step": 4}'), parse_line(b'{"step": 4, "lo')
+        ({'step': 4}, None)
+    """
+    try:
+        value = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")  # it could not be written again
+
+
+def utc_now() -> str:
+    """Tell the time, as all files of a run write it.
+
+    Returns:
+        ISO 8601 in UTC to the millisecond.
+
+    Example:
+        >>> utc_now().endswith("Z")
+        True
+    """
+    return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -18,9 +18,10 @@ from samestep.store.files import make_folder
 from samestep.store.folder import CHECKPOINTS
 from samestep.store.lock import RunLock
 from samestep.store.metrics import Metrics
+from samestep.store.place import named_directory, require_free
 from samestep.store.reading import Checkpoint
 from samestep.store.records import Attempt as AttemptRecord
-from samestep.store.records import open_run, plain
+from samestep.store.records import open_run, plain, rewrite_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 _FLUSH_EVERY = 1.0
 """Seconds between two writes of metrics.jsonl, where its values lie on the CPU."""
+
+SETTINGS = "built_with"
+"""The part of a checkpoint's environment that holds how the script built optimizers, schedulers and scalers."""
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait for the lock: a process that was just killed gives it back when its memory has been freed."""
@@ -51,9 +55,11 @@ class Attempt:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep, config: Mapping[str, Any] | None) -> None:
-        self.directory = Path(directory).absolute()
-        self.in_loop = self.is_closed = False
+        self.directory = named_directory(directory, "Run(directory=…)").absolute()
+        self.in_loop = self.is_closed = self._has_warned = False
         self.failure: SaveFailed | None = None
+        self._process = os.getpid()
+        require_free(self.directory)
         _make(self.directory)
         self._take_over()
         self._lock = RunLock(self.directory)
@@ -73,10 +79,12 @@ class Attempt:
         self._metrics = Metrics(self.directory)
         self._flushed = time.monotonic()
         self._line: AttemptRecord | None = None
+        self._resumed_from: str | None = None
         self.environment: dict[str, Any] = {}
 
     def require_open(self) -> None:
-        """Raise if this attempt has given its lock back: another Run of this process has taken the directory over."""
+        """Raise if this process does not hold the lock, or has given it back to another Run of its own."""
+        self._require_own()
         if self.is_closed:
             raise RunLocked(
                 "This Run has been closed, or another Run of this process has taken its directory over.",
@@ -110,12 +118,15 @@ class Attempt:
         self._store.set_aside_after(checkpoint.step)
         return checkpoint, snapshot
 
-    def begin(self, resumed: Checkpoint | None, metrics_bytes: int, seed: int | None) -> None:
+    def begin(
+        self, resumed: Checkpoint | None, metrics_bytes: int | None, seed: int | None, settings: Mapping[str, Any]
+    ) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
-        self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
-        self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step)
-        name = None if resumed is None else resumed.name
-        self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
+        own = {"config": self._config, "training": {"seed": seed}, SETTINGS: plain(dict(settings), SETTINGS)}
+        self.environment = environment() | own
+        self._resumed_from = None if resumed is None else resumed.name
+        self._flush(lambda: self._metrics.cut(metrics_bytes, 0 if resumed is None else resumed.step))
+        self._flush(self._begin_line)
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -124,15 +135,16 @@ class Attempt:
 
     def log(self, **line: Any) -> None:
         """Add a line to metrics.jsonl. Values of a device are not waited for before the next checkpoint."""
+        self._require_own()
         self._metrics.append(line)
         now = time.monotonic()
         if now - self._flushed > _FLUSH_EVERY and not any(_is_on_device(value) for value in line.values()):
             self._flush(self._metrics.flush)
             self._flushed = now
 
-    def log_position(self) -> int:
-        """Tell how many bytes of metrics.jsonl belong to what has happened so far."""
-        return self._flush(self._metrics.position) or 0
+    def log_position(self) -> int | None:
+        """Tell how many bytes of metrics.jsonl belong to what has happened so far; None while it cannot be written."""
+        return self._flush(self._metrics.position, quietly=True)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -147,11 +159,13 @@ class Attempt:
 
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
-        self._flush(self._metrics.sync)
+        self._require_own()
+        self._flush(self._metrics.sync, quietly=True)
         recorded = self.environment | {
             "run": {"id": self._record.id, "keep": asdict(self._keep), "protect": list(protect)}
         }
         try:
+            self._require_place(snapshot.step)
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
             self.failure = error
@@ -162,11 +176,16 @@ class Attempt:
         return name
 
     def end(self, how: str, completed_steps: int) -> None:
-        """Record how the work of this process ended, so far."""
-        self._flush(self._metrics.sync)
+        """Record how the work of this process ended, so far; a forked child leaves without a trace."""
+        if os.getpid() != self._process:
+            return
+        is_told = self.failure is not None
+        self._flush(self._metrics.sync, quietly=is_told)
+        if self._line is None:
+            self._flush(self._begin_line, quietly=is_told)
         if self._line is not None:
             line = self._line
-            self._flush(lambda: line.end(how, steps=completed_steps))
+            self._flush(lambda: line.end(how, steps=completed_steps), quietly=is_told)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -175,25 +194,78 @@ class Attempt:
         if _open.get(self.directory) is self:
             del _open[self.directory]
 
-    def _flush(self, write: Callable[[], T]) -> T | None:
-        """Write records; where that fails, say so: no record is worth a training."""
+    def _begin_line(self) -> None:
+        self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=self._resumed_from)
+
+    def _flush(self, write: Callable[[], T], *, quietly: bool = False) -> T | None:
+        """Write records; where that fails, say so: no record is worth a training.
+
+        Quietly where a checkpoint follows, which is loud itself.
+        """
         try:
-            return write()
+            done = write()
         except OSError as error:
             _log.error("the records of %s could not be written: %s", self.directory, error)
+            if not (quietly or self._has_warned):
+                self._has_warned = True
+                warn_user(
+                    f"The records of the run could not be written; the training goes on. {error.strerror or error}"
+                    f"\n  where:    {error.filename or self.directory}"
+                    "\n  to do:    Make room: what the loop reports waits in memory until it can be written."
+                )
             return None
+        self._has_warned = False
+        return done
+
+    def _require_own(self) -> None:
+        """Raise in a forked child: the lock is its parent's, and two writers would mix their checkpoints."""
+        if os.getpid() != self._process:
+            raise RunLocked(
+                "This process was forked from the one that works on this run, and may not work on it too.",
+                path=self.directory,
+                expected=f"process {self._process}",
+                found=f"process {os.getpid()}",
+                hint="Leave the run to the parent; a child that trains makes a Run of its own in another directory.",
+            )
+
+    def _require_place(self, step: int) -> None:
+        """Make sure that the directory is still the one that is locked; one that was removed is made anew."""
+        if self._lock.is_in_place():
+            return
+        try:
+            make_folder(self.directory)
+            self._lock.move()
+            rewrite_run(self.directory, self._record)
+        except (OSError, SamestepError) as error:
+            raise SaveFailed(
+                f"The run's directory was removed or replaced; the checkpoint of step {step} was not saved.",
+                path=self.directory,
+                found=error.message if isinstance(error, SamestepError) else error.strerror,
+                hint="Put the directory back, or let the loop end and start again.",
+            ) from error
+        self._flush(self._begin_line)
+        warn_user(
+            "The run's directory was removed, renamed or emptied while the training ran; it has been made anew."
+            f"\n  where:    {self.directory}"
+            f"\n  found:    {len(self._store.checkpoints())} checkpoints, before that of step {step}, which follows"
+        )
 
     def _take_over(self) -> None:
         earlier = _open.get(self.directory)
         if earlier is None:
             return
-        if earlier.in_loop:
-            raise RunLocked("A loop of this process is working on this run.", path=self.directory)
+        if earlier.in_loop and earlier._process == os.getpid():  # noqa: SLF001  (of the same class)
+            raise RunLocked(
+                "A loop of this process is working on this run.",
+                path=self.directory,
+                hint="End that loop first, or give this Run another directory.",
+            )
         earlier.close()
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
-        saved = {part: value for part, value in resumed.environment.items() if part != "run"}
-        doubtful = [each for each in drift(saved, self.environment) if each.grade != "harmless"]
+        saved = {part: value for part, value in resumed.environment.items() if part not in {"run", SETTINGS}}
+        now = {part: value for part, value in self.environment.items() if part != SETTINGS}
+        doubtful = [each for each in drift(saved, now) if each.grade != "harmless"]
         if doubtful:
             lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
             warn_user(f"{resumed.name} was written under other conditions:{lines}")

@@ -61,7 +61,7 @@ class Progress:
         top: Inside an epoch, the random state and the tracked loaders at its top.
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
-        metrics_bytes: How much of `metrics.jsonl` belongs to this state.
+        metrics_bytes: How much of `metrics.jsonl` belongs to this state; None when it could not be written.
         values: The loop's own values.
     """
 
@@ -77,7 +77,7 @@ class Progress:
     top: dict[str, Any] | None = None
     loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
-    metrics_bytes: int = 0
+    metrics_bytes: int | None = 0
     values: Values = field(default_factory=Values)
 
     def leave_epoch(self) -> None:
@@ -129,11 +129,12 @@ class Scoring:
         self._best, self._metric, self._sign = best, metric, 1 if mode == "max" else -1
         self._scores: dict[str, float] = {}
         self._updates: object = None
-        self._warned = False
+        self._warned = self._has_scores = False
         self.due = False
 
     def note(self, scores: Mapping[str, float], progress: Progress, updates: object) -> None:
         """Take scores of the present weights; a checkpoint is due when they are among the best."""
+        self._has_scores = True
         earlier = self._scores if updates == self._updates else {}
         self._scores, self._updates = earlier | dict(scores), updates
         if self._metric is not None and self._metric not in scores and not self._warned:
@@ -146,6 +147,14 @@ class Scoring:
     def restored(self, scores: Mapping[str, float], updates: object) -> None:
         """Take the scores that were saved with the present weights; they are saved already."""
         self._scores, self._updates = dict(scores), updates
+
+    def warn_if_unscored(self, progress: Progress) -> None:
+        """Say at a loop's end that no score has come by which the best checkpoint is kept."""
+        if self._best and not self._has_scores and not progress.best:
+            self._has_scores = True
+            warn_user(
+                f"Keep decides by {self._metric!r}, and run.score was never called: no checkpoint is kept as the best."
+            )
 
     def belonging(self, updates: object) -> dict[str, float]:
         """Return the scores of the present weights: none once an update has come."""

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import logging
+import multiprocessing
 import os
 import socket
 import threading
@@ -69,6 +70,29 @@ class RunLock:
         """Whether this process holds the lock through this object; never true in a forked child."""
         return self._owner is not None and self._owner[0] == os.getpid()
 
+    def is_in_place(self) -> bool:
+        """Tell whether the lock file in the directory is the one that is held: neither removed nor replaced."""
+        return self._owner is not None and _identity(self.directory / LOCK_FILE) == self._owner[1]
+
+    def move(self) -> None:
+        """Take the lock of the directory that stands now where the locked one stood, and let go of that one.
+
+        Raises:
+            RunLocked: Another process, or another part of this one, holds it.
+            SamestepError: The directory is missing or cannot be written.
+        """
+        newer = RunLock(self.directory)
+        newer.acquire()
+        (older, self._descriptor), (owner, self._owner) = (
+            (self._descriptor, newer._descriptor),
+            (self._owner, newer._owner),
+        )
+        newer._descriptor = newer._owner = None
+        if older is not None and owner is not None:
+            with _guard:
+                _held.pop(owner[1], None)
+                os.close(older)
+
     def acquire(self, wait: float = 0.0) -> None:
         """Take the lock.
 
@@ -85,7 +109,7 @@ class RunLock:
             try:
                 return self._try()
             except RunLocked:
-                if time.monotonic() >= until:
+                if time.monotonic() >= until or self._is_parents():
                     raise
                 time.sleep(0.05)
 
@@ -148,7 +172,20 @@ class RunLock:
                 hint="Choose another directory or change its permissions.",
             ) from error
 
+    def _is_parents(self) -> bool:
+        """Tell whether the process that started this one as its worker holds the lock: it waits for this one."""
+        parent = multiprocessing.parent_process()
+        owner = _read_owner(self.directory)
+        return parent is not None and (owner.get("host"), owner.get("pid")) == (socket.gethostname(), parent.pid)
+
     def _refused(self, error: OSError) -> SamestepError:
+        if error.errno in {errno.EACCES, errno.EAGAIN} and self._is_parents():
+            return RunLocked(
+                "A worker process has come to the line that makes the Run, for it imports the script again.",
+                path=self.directory,
+                found=describe_owner(self.directory),
+                hint='Put the Run and its loop under `if __name__ == "__main__":`, or start the workers by fork.',
+            )
         if error.errno in {errno.EACCES, errno.EAGAIN}:
             return RunLocked(
                 "Another process is working on this run.",
@@ -177,13 +214,18 @@ def describe_owner(directory: str | os.PathLike[str]) -> str:
         >>> describe_owner("/nowhere")
         'an unknown process'
     """
+    owner = _read_owner(directory)
+    if not owner:
+        return "an unknown process"
+    return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+
+
+def _read_owner(directory: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         owner: Any = json.loads((Path(directory) / OWNER_FILE).read_bytes())
     except (OSError, ValueError):
-        return "an unknown process"
-    if not isinstance(owner, dict):
-        return "an unknown process"
-    return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+        return {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _write_owner(path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from samestep.errors import SamestepError, UnsupportedValue
 from samestep.store import files
 from samestep.store.records import encode_line, parse_line, plain
 
@@ -43,8 +44,11 @@ class Metrics:
 
         Args:
             line: Such as `{"step": 12, "epoch": 0, "loss": loss}`: plain JSON and tensors of one element.
+
+        Raises:
+            UnsupportedValue: The line holds what JSON cannot express; nothing is added.
         """
-        self._waiting.append(_held(line))
+        self._waiting.append(_held(line, "metrics"))
 
     def flush(self) -> None:
         """Hand all lines to the operating system: they survive the end of the process, not that of the machine.
@@ -130,6 +134,38 @@ class Metrics:
             return file.read(1) == b"\n"
 
 
+def checked_scores(scores: Mapping[str, Any], where: str) -> dict[str, float]:
+    """Give scores as numbers.
+
+    Args:
+        scores: Numbers, or tensors and arrays of one element, by name.
+        where: Who was given them, for the error.
+
+    Raises:
+        SamestepError: One is something else.
+
+    Example:
+        >>> checked_scores({"acc": 1}, "run.score")
+        {'acc': 1.0}
+    """
+    return {name: _number(name, value, where) for name, value in scores.items()}
+
+
+def _number(name: str, value: Any, where: str) -> float:
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError  # noqa: TRY301  ("0.9" would do, but then so would "nan" and "infinity")
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = getattr(value, "shape", None)
+        raise SamestepError(
+            f"The score {name!r} is not a number.",
+            path=where,
+            expected="a number, or a tensor of one element",
+            found=repr(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
+        ) from error
+
+
 def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read what the loop reported.
 
@@ -146,11 +182,24 @@ def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [line for line in map(parse_line, raw.splitlines()) if line is not None]
 
 
-def _held(value: Any) -> Any:
-    """Take a tensor out of its graph and away from later changes; a clone is queued on its device, not awaited."""
+def _held(value: Any, path: str) -> Any:
+    """Take a tensor out of its graph and away from later changes; a clone is queued on its device, not awaited.
+
+    What cannot be written is refused here, at the line of the loop that reports it, and not when it is written.
+    """
     if isinstance(value, Mapping):
-        return {key: _held(inner) for key, inner in value.items()}
-    return value.detach().clone() if hasattr(value, "detach") else value
+        return {str(key): _held(inner, f"{path}.{key}") for key, inner in value.items()}
+    if not hasattr(value, "detach"):
+        return plain(value, path)
+    if value.numel() != 1:
+        raise UnsupportedValue(
+            "This tensor has not one element, so it is no metric.",
+            path=path,
+            expected="a tensor of one element, or a number",
+            found=f"a tensor of shape {list(value.shape)}",
+            hint="Report its mean, or some of its elements by names of their own.",
+        )
+    return value.detach().clone().reshape(())
 
 
 def _is_up_to(step: int, raw: bytes) -> bool:

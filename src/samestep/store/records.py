@@ -93,6 +93,17 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     return RunRecord(record.id, record.created, record.samestep, record.config, differences)
 
 
+def rewrite_run(directory: str | os.PathLike[str], record: RunRecord) -> None:
+    """Write run.json again as it was: for a directory that was removed while its run was at work.
+
+    Args:
+        directory: The run's directory, made anew.
+        record: What run.json said.
+    """
+    fields = {"id": record.id, "created": record.created, "samestep": record.samestep, "config": record.config}
+    files.replace_file(Path(directory) / RUN_FILE, encode_line(fields))
+
+
 def read_run(directory: str | os.PathLike[str]) -> RunRecord:
     """Read a run's run.json.
 

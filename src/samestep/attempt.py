@@ -38,6 +38,9 @@ _FLUSH_EVERY = 1.0
 SETTINGS = "built_with"
 """The part of a checkpoint's environment that holds how the script built optimizers, schedulers and scalers."""
 
+_PATIENCE_WITH_RECORDS = 30.0
+"""Seconds for which metrics.jsonl may fail to be written before that is said; its lines wait in memory."""
+
 _LOCK_PATIENCE = 10.0
 """Seconds to wait for the lock: a process that was just killed gives it back when its memory has been freed."""
 
@@ -57,6 +60,7 @@ class Attempt:
     def __init__(self, directory: str | os.PathLike[str], keep: Keep, config: Mapping[str, Any] | None) -> None:
         self.directory = named_directory(directory, "Run(directory=…)").absolute()
         self.in_loop = self.is_closed = self._has_warned = False
+        self._failing_since: float | None = None
         self.failure: SaveFailed | None = None
         self._process = os.getpid()
         require_free(self.directory)
@@ -144,7 +148,7 @@ class Attempt:
 
     def log_position(self) -> int | None:
         """Tell how many bytes of metrics.jsonl belong to what has happened so far; None while it cannot be written."""
-        return self._flush(self._metrics.position, quietly=True)
+        return self._flush(self._metrics.position)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -160,7 +164,7 @@ class Attempt:
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
         self._require_own()
-        self._flush(self._metrics.sync, quietly=True)
+        self._flush(self._metrics.sync)
         recorded = self.environment | {
             "run": {"id": self._record.id, "keep": asdict(self._keep), "protect": list(protect)}
         }
@@ -179,13 +183,12 @@ class Attempt:
         """Record how the work of this process ended, so far; a forked child leaves without a trace."""
         if os.getpid() != self._process:
             return
-        is_told = self.failure is not None
-        self._flush(self._metrics.sync, quietly=is_told)
+        self._flush(self._metrics.sync)
         if self._line is None:
-            self._flush(self._begin_line, quietly=is_told)
+            self._flush(self._begin_line)
         if self._line is not None:
             line = self._line
-            self._flush(lambda: line.end(how, steps=completed_steps), quietly=is_told)
+            self._flush(lambda: line.end(how, steps=completed_steps))
 
     def close(self) -> None:
         """Give the lock back."""
@@ -197,25 +200,35 @@ class Attempt:
     def _begin_line(self) -> None:
         self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=self._resumed_from)
 
-    def _flush(self, write: Callable[[], T], *, quietly: bool = False) -> T | None:
-        """Write records; where that fails, say so: no record is worth a training.
+    def _flush(self, write: Callable[[], T]) -> T | None:
+        """Write records; where that goes on failing, say so: no record is worth a training.
 
-        Quietly where a checkpoint follows, which is loud itself.
+        Nothing is written into a directory that is no longer the one that is locked: it may be another run's.
         """
+        if not self._lock.is_in_place():
+            _log.error("the records of %s wait: the directory is not the one that is locked", self.directory)
+            return None
         try:
             done = write()
         except OSError as error:
             _log.error("the records of %s could not be written: %s", self.directory, error)
-            if not (quietly or self._has_warned):
-                self._has_warned = True
-                warn_user(
-                    f"The records of the run could not be written; the training goes on. {error.strerror or error}"
-                    f"\n  where:    {error.filename or self.directory}"
-                    "\n  to do:    Make room: what the loop reports waits in memory until it can be written."
-                )
+            self._warn_of_records(error)
             return None
-        self._has_warned = False
+        self._failing_since = None
         return done
+
+    def _warn_of_records(self, error: OSError) -> None:
+        """Say once that records wait; not after a short failure, nor where a checkpoint that failed has said it."""
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if self._has_warned or self.failure is not None or now - self._failing_since < _PATIENCE_WITH_RECORDS:
+            return
+        self._has_warned = True
+        warn_user(
+            f"The records of the run could not be written; the training goes on. {error.strerror or error}"
+            f"\n  where:    {error.filename or self.directory}"
+            "\n  to do:    Make room: what the loop reports waits in memory until it can be written."
+        )
 
     def _require_own(self) -> None:
         """Raise in a forked child: the lock is its parent's, and two writers would mix their checkpoints."""

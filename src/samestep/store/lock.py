@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -173,10 +174,16 @@ class RunLock:
             ) from error
 
     def _is_parents(self) -> bool:
-        """Tell whether the process that started this one as its worker holds the lock: it waits for this one."""
+        """Tell whether the process that started this one as its worker holds the lock: it waits for this one.
+
+        While a worker imports the script, `multiprocessing.parent_process` does not know yet that it is one.
+        """
+        if not any("multiprocessing" in each for each in sys.orig_argv):
+            return False
         parent = multiprocessing.parent_process()
+        parents = {os.getppid(), None if parent is None else parent.pid}
         owner = _read_owner(self.directory)
-        return parent is not None and (owner.get("host"), owner.get("pid")) == (socket.gethostname(), parent.pid)
+        return owner.get("host") == socket.gethostname() and owner.get("pid") in parents
 
     def _refused(self, error: OSError) -> SamestepError:
         if error.errno in {errno.EACCES, errno.EAGAIN} and self._is_parents():

@@ -2,27 +2,27 @@
 
 import logging
 import os
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 import samestep
 from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, SamestepError, SaveFailed
+from samestep.logbook import Logbook
 from samestep.messages import warn_user
 from samestep.state.environment import drift, environment
 from samestep.state.snapshot import Snapshot
 from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
-from samestep.store.attempts import Attempt as AttemptRecord
 from samestep.store.files import make_folder, remove_draft
 from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.json_lines import plain
 from samestep.store.lock import RunLock
-from samestep.store.metrics import METRICS_FILE, Metrics
+from samestep.store.metrics import METRICS_FILE
+from samestep.store.place import named_directory, require_free
 from samestep.store.reading import Checkpoint
-from samestep.store.records import open_run, read_run
+from samestep.store.records import open_run, read_run, rewrite_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -31,10 +31,8 @@ _log = logging.getLogger("samestep")
 _open: WeakValueDictionary[Path, "Attempt"] = WeakValueDictionary()
 """The attempts of this process by directory: a notebook cell that is run again takes its run over."""
 
-T = TypeVar("T")
-
-_FLUSH_EVERY = 1.0
-"""Seconds between two writes of metrics.jsonl, where its values lie on the CPU."""
+SETTINGS = "built_with"
+"""The part of a checkpoint's environment that holds how the script built optimizers, schedulers and scalers."""
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait for the lock: a process that was just killed gives it back when its memory has been freed."""
@@ -53,9 +51,11 @@ class Attempt:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep, config: Mapping[str, Any] | None) -> None:
-        self.directory = Path(directory).absolute()
+        self.directory = named_directory(directory, "Run(directory=…)").absolute()
         self.in_loop = self.is_closed = False
         self.failure: SaveFailed | None = None
+        self._process = os.getpid()
+        require_free(self.directory)
         _make(self.directory)
         self._take_over()
         self._lock = RunLock(self.directory)
@@ -74,16 +74,13 @@ class Attempt:
             raise
         _open[self.directory] = self
         self._keep = keep
-        self._metrics = Metrics(self.directory)
-        self._flushed = time.monotonic()
-        self._refusal: str | None = None
-        self._has_warned = False
-        self._line: AttemptRecord | None = None
+        self._logbook = Logbook(self.directory, self._lock.is_in_place)
         self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
 
     def require_open(self) -> None:
-        """Raise if this attempt has given its lock back: another Run of this process has taken the directory over."""
+        """Raise if this process does not hold the lock, or has given it back to another Run of its own."""
+        self._require_own()
         if self.is_closed:
             raise RunLocked(
                 "This Run has been closed, or another Run of this process has taken its directory over.",
@@ -131,22 +128,18 @@ class Attempt:
                     hint='Bring them back (is a disk not mounted, a copy incomplete?); resume="never" begins anew.',
                 )
 
-    def begin(self, resumed: Checkpoint | None, metrics: tuple[int | None, str | None], seed: int | None) -> None:
+    def begin(
+        self,
+        resumed: Checkpoint | None,
+        metrics: tuple[int | None, str | None],
+        seed: int | None,
+        settings: Mapping[str, Any],
+    ) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
-        self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
-        name = None if resumed is None else resumed.name
-        try:
-            missing = self._metrics.cut(metrics[0], 0 if resumed is None else resumed.step)
-            self._line = AttemptRecord.begin(self.directory, self.environment, resumed_from=name)
-        except OSError as error:
-            raise _refused(Path(error.filename or self.directory), error) from error
-        if missing:
-            warn_user(
-                f"{METRICS_FILE} is {missing} bytes shorter than when {name} was saved, so lines of earlier steps are"
-                " missing there: it was edited, or copied while the training ran."
-            )
-        elif self._metrics.path.exists() and metrics[1] not in {None, self._metrics.digest()}:
-            warn_user(f"{self._metrics.path} is not what was written there: it was damaged or edited. It stays so.")
+        own = {"config": self._config, "training": {"seed": seed}, SETTINGS: plain(dict(settings), SETTINGS)}
+        self.environment = environment() | own
+        name, step = (None, 0) if resumed is None else (resumed.name, resumed.step)
+        self._logbook.begin(self.environment, name, step, metrics)
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -156,15 +149,12 @@ class Attempt:
 
     def log(self, **line: Any) -> None:
         """Add a line to metrics.jsonl. Values of a device are not waited for before the next checkpoint."""
-        self._metrics.append(line)
-        now = time.monotonic()
-        if now - self._flushed > _FLUSH_EVERY and not any(_is_on_device(value) for value in line.values()):
-            self._flush(self._metrics.flush)
-            self._flushed = now
+        self._require_own()
+        self._logbook.add(line)
 
     def log_position(self) -> tuple[int | None, str | None]:
         """Tell how much of metrics.jsonl belongs to what has happened: bytes, digest; None if it cannot be written."""
-        return self._flush(lambda: (self._metrics.position(), self._metrics.digest())) or (None, None)
+        return self._logbook.position()
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -179,18 +169,19 @@ class Attempt:
 
     def write(self, snapshot: Snapshot, protect: Collection[str] = ()) -> str | None:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
+        self._require_own()
         protect = [*self._origin, *protect]
-        self._flush(self._metrics.sync)
+        self._logbook.sync()
         recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
-            self._require_in_place()
+            self._require_place(snapshot.step)
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
             self.failure = error
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
-        self._warn_of_refusal()
+        self._logbook.warn_of_refusal()
         _log.info("saved %s", name)
         return name
 
@@ -199,12 +190,12 @@ class Attempt:
         self._store.retain([*self._origin, *protect])
 
     def end(self, how: str, completed_steps: int) -> None:
-        """Record how the work of this process ended, so far."""
-        self._flush(self._metrics.sync)
-        if self._line is not None:
-            line = self._line
-            self._flush(lambda: line.end(how, steps=completed_steps))
-        self._warn_of_refusal()
+        """Record how the work of this process ended, so far; a forked child leaves without a trace."""
+        if os.getpid() != self._process:
+            return
+        self._logbook.end(how, completed_steps)
+        if self.failure is None:  # else the checkpoint that failed has said it
+            self._logbook.warn_of_refusal()
 
     def close(self) -> None:
         """Give the lock back."""
@@ -213,48 +204,51 @@ class Attempt:
         if _open.get(self.directory) is self:
             del _open[self.directory]
 
-    def _flush(self, write: Callable[[], T]) -> T | None:
-        """Write records; where that fails, they wait: no record is worth a training."""
-        try:
-            self._require_in_place()
-            written = write()
-        except (OSError, SaveFailed) as error:
-            _log.error("the records of %s could not be written: %s", self.directory, error)
-            self._refusal = str(error)
-            return None
-        self._refusal = None
-        return written
-
-    def _warn_of_refusal(self) -> None:
-        """Say once that records cannot be written, unless a checkpoint has failed with them: that was said."""
-        if self._refusal is not None and self.failure is None and not self._has_warned:
-            self._has_warned = True
-            warn_user(
-                f"The records of {self.directory} cannot be written; they wait in memory, and the training goes on. "
-                + self._refusal
-            )
-
-    def _require_in_place(self) -> None:
-        """Raise if the directory has been moved away or deleted: what stands in its place is not this run's."""
-        try:
-            is_ours = read_run(self.directory).id == self._record.id
-        except SamestepError:
-            is_ours = False
-        except OSError:  # too many open files, a disk that fails: whoever writes will be told
-            is_ours = True
-        if not is_ours:
-            raise SaveFailed(
-                "The run's directory was moved or deleted while the training ran.",
+    def _require_own(self) -> None:
+        """Raise in a forked child: the lock is its parent's, and two writers would mix their checkpoints."""
+        if os.getpid() != self._process:
+            raise RunLocked(
+                "This process was forked from the one that works on this run, and may not work on it too.",
                 path=self.directory,
-                hint="Move it back: the next save works again. What was saved lies where it was moved to.",
+                expected=f"process {self._process}",
+                found=f"process {os.getpid()}",
+                hint="Leave the run to the parent; a child that trains makes a Run of its own in another directory.",
             )
+
+    def _require_place(self, step: int) -> None:
+        """Make sure that the directory is still the one that is locked; one that was removed is made anew."""
+        if self._lock.is_in_place():
+            return
+        try:
+            make_folder(self.directory)
+            if (self.directory / RUN_FILE).exists() and read_run(self.directory).id != self._record.id:
+                raise RunLocked("Another run is in its place.", path=self.directory)
+            self._lock.move()
+            rewrite_run(self.directory, self._record)
+        except (OSError, SamestepError) as error:
+            raise SaveFailed(
+                f"The run's directory was removed or replaced; the checkpoint of step {step} was not saved.",
+                path=self.directory,
+                found=error.message if isinstance(error, SamestepError) else error.strerror,
+                hint="Put the directory back, or let the loop end and start again.",
+            ) from error
+        self._logbook.begin_anew()
+        warn_user(
+            "The run's directory was removed, renamed or emptied while the training ran; it has been made anew."
+            f"\n  where:    {self.directory}"
+            f"\n  found:    {len(self._store.checkpoints())} checkpoints, before that of step {step}, which follows"
+        )
 
     def _take_over(self) -> None:
         earlier = _open.get(self.directory)
         if earlier is None:
             return
-        if earlier.in_loop:
-            raise RunLocked("A loop of this process is working on this run.", path=self.directory)
+        if earlier.in_loop and earlier._process == os.getpid():  # noqa: SLF001  (of the same class)
+            raise RunLocked(
+                "A loop of this process is working on this run.",
+                path=self.directory,
+                hint="End that loop first, or give this Run another directory.",
+            )
         earlier.close()
 
     def _warn_of_another_run(self, resumed: Checkpoint) -> None:
@@ -266,8 +260,9 @@ class Attempt:
             )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
-        saved = {part: value for part, value in resumed.environment.items() if part != "run"}
-        doubtful = [each for each in drift(saved, self.environment) if each.grade != "harmless"]
+        saved = {part: value for part, value in resumed.environment.items() if part not in {"run", SETTINGS}}
+        now = {part: value for part, value in self.environment.items() if part != SETTINGS}
+        doubtful = [each for each in drift(saved, now) if each.grade != "harmless"]
         if doubtful:
             lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
             warn_user(f"{resumed.name} was written under other conditions:{lines}")
@@ -284,7 +279,3 @@ def _make(directory: Path) -> None:
         make_folder(directory)
     except OSError as error:
         raise _refused(directory, error) from error
-
-
-def _is_on_device(value: Any) -> bool:
-    return getattr(getattr(value, "device", None), "type", "cpu") != "cpu"

@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from samestep.attempt import Attempt
+from samestep.attempt import SETTINGS, Attempt
 from samestep.errors import CorruptCheckpoint, StateMismatch
 from samestep.losses import LossWatch
-from samestep.messages import warn_user
+from samestep.mistakes import MistakeWatch
 from samestep.progress import Progress, Scoring
 from samestep.schedule import Schedule
 from samestep.signals import StopSignals
+from samestep.state.settings import without_effect
 from samestep.state.snapshot import Item, Snapshot
 from samestep.store.reading import Checkpoint
 from samestep.tracked import MarkedSnapshot, Tracked
@@ -33,10 +35,6 @@ class Loop:
     bound: int
     number: int
     is_over: bool = False
-
-
-_MANY = 8
-"""Updates after which a loop that never calls run.step has forgotten it, and does not just accumulate."""
 
 
 class Keeper:
@@ -64,7 +62,9 @@ class Keeper:
         self._name: str | None = None
         self._at_boundary: tuple[int, int] | None = None
         self._asked_at: tuple[int, int] | None = None
-        self.unsaved = self._warned = False
+        self._built: dict[str, Any] | None = None
+        self.mistakes = MistakeWatch(attempt.directory, schedule)
+        self.unsaved = False
 
     # --- restoring --------------------------------------------------------------------------------------
 
@@ -79,18 +79,26 @@ class Keeper:
         self._tracked.require_unread()
         if not self._sought:
             self._found, self._sought = self._attempt.find(resume), True
+        self._tracked.require_savable()
+        built = self._built = self._tracked.settings() if self._built is None else self._built
         if self._found is None:
-            self._attempt.begin(None, (0, None), self._tracked.seed)
+            self._attempt.begin(None, (0, None), self._tracked.seed, built)
         elif self._belongs_later(loop, self._found[1], allow_missing):
             self._busy = False
             return
         else:
             self._restore(self._found[1], allow_missing)
+            before = self._found[0].environment.get(SETTINGS, {})
+            ignored = without_effect(before, built, self._tracked.settings())
+            self.mistakes.settings(ignored)
+            # What has no effect is not recorded, so that the next resume says it again.
+            built = built | {path: then for path, (then, _) in ignored.items()}
             metrics = self._progress.metrics_bytes, self._progress.metrics_digest
-            self._attempt.begin(self._found[0], metrics, self._tracked.seed)
+            self._attempt.begin(self._found[0], metrics, self._tracked.seed, built)
             self._name = self._found[0].name
         self._found, self.losses = None, self._tracked.begin()
         self._schedule.saved(self._progress.completed_steps, self._progress.epoch)
+        self.mistakes.saved(self._progress.completed_steps)
         self._busy = False
 
     def _belongs_later(self, loop: Loop, snapshot: Snapshot, allow_missing: Collection[str]) -> bool:
@@ -135,6 +143,11 @@ class Keeper:
 
     # --- saving -----------------------------------------------------------------------------------------
 
+    def step(self) -> None:
+        """Note that the loop says that an update is completed."""
+        self.scoring.refuse_update(self.updates())
+        self.mistakes.step(self._progress.completed_steps, self._tracked.updates)
+
     def ask(self) -> None:
         """Ask for a checkpoint at the next boundary."""
         self._asked, self._asked_at = True, self._place()
@@ -148,9 +161,7 @@ class Keeper:
         self._busy, self._marked, self.unsaved = True, None, True
         self._at_boundary = self._place()
         self.scoring.refuse_update(self.updates())
-        if self._tracked.updates >= _MANY and not self._progress.completed_steps and not self._warned:
-            self._warned = True
-            warn_user("The optimizers have stepped, but run.step() was never called: it counts the completed updates.")
+        self.mistakes.boundary(self._progress.completed_steps, self._tracked.updates)
         due = self._asked or self.scoring.due or self.signals.received is not None
         if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
             self.save()
@@ -172,6 +183,7 @@ class Keeper:
         name = self._attempt.write(self.snapshot(), protect=self._protected())
         if name is not None:
             self._name, self.unsaved, self.scoring.due = name, False, False
+            self.mistakes.saved(self._progress.completed_steps)
 
     def snapshot(self) -> Snapshot:
         """Capture the present state: plain trees, and live references to the tensors."""
@@ -205,6 +217,8 @@ class Keeper:
         if self.unsaved and self._attempt.failure is not None:
             self._attempt.end("not saved", self._progress.completed_steps)
             raise self._attempt.failure
+        self.mistakes.boundary(self._progress.completed_steps, self._tracked.updates, ends_loop=True)
+        self.scoring.warn_if_unscored(self._progress)
         if self._name is not None:
             self._progress.loop_ends[loop.number] = (loop.kind, loop.bound, self._name)
         self._attempt.end("finished", self._progress.completed_steps)
@@ -216,6 +230,7 @@ class Keeper:
         self._marked = None
         if early and self.signals.received is None:
             self._attempt.end("left the loop", self._progress.completed_steps)
+            self.mistakes.left_early(self._attempt, self._progress.completed_steps)
         self.signals.remove()
         if not early:  # one that came while the loop's end was written down must not be lost
             self._leave_by_signal()

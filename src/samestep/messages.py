@@ -6,11 +6,17 @@ from types import FrameType
 
 
 def user_frame() -> FrameType | None:
-    """Find the frame outside this package that led here: the loop that asked for its next batch, step or epoch."""
+    """Find the frame outside this package that led here: the loop that asked for its next batch, step or epoch.
+
+    Between our own context managers and their bodies stand frames of contextlib, which are nobody's line.
+    """
     frame = inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "samestep":
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOT_THE_USERS:
         frame = frame.f_back
     return frame
+
+
+_NOT_THE_USERS = {"samestep", "contextlib"}
 
 
 def warn_user(message: str) -> None:

@@ -204,11 +204,12 @@ class Scoring:
         self._best, self._metric, self._sign = best, metric, 1 if mode == "max" else -1
         self._scores: dict[str, float] = {}
         self._updates: object = None
-        self._warned = False
+        self._warned = self._has_scores = False
         self.due = False
 
     def note(self, scores: Mapping[str, float], progress: Progress, updates: object) -> None:
         """Take scores of the present weights; a checkpoint is due when they are among the best."""
+        self._has_scores = True
         earlier = self._scores if updates == self._updates else {}
         self._scores, self._updates = earlier | dict(scores), updates
         if self._metric is not None and self._metric not in scores and not self._warned:
@@ -221,6 +222,14 @@ class Scoring:
     def restored(self, scores: Mapping[str, float], updates: object) -> None:
         """Take the scores that were saved with the present weights; they are saved already."""
         self._scores, self._updates = dict(scores), updates
+
+    def warn_if_unscored(self, progress: Progress) -> None:
+        """Say at a loop's end that no score has come by which the best checkpoint is kept."""
+        if self._best and not self._has_scores and not progress.best:
+            self._has_scores = True
+            warn_user(
+                f"Keep decides by {self._metric!r}, and run.score was never called: no checkpoint is kept as the best."
+            )
 
     def belonging(self, updates: object) -> dict[str, float]:
         """Return the scores of the present weights: none once an update has come."""

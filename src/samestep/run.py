@@ -1,26 +1,25 @@
 """The loop's companion: the only place where state, data and store meet. Knows no file format and no tensor."""
 
 import os
-import re
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
+from samestep.arguments import check_arguments, checked_bound, require_free_names, require_named
 from samestep.attempt import Attempt
-from samestep.errors import SamestepError, WrongPlace
+from samestep.errors import WrongPlace
 from samestep.keeper import Keeper, Loop
 from samestep.leading import Leading
 from samestep.messages import user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
-from samestep.state.random import isolated, seed_everything
+from samestep.state.random import checked_seed, isolated, seed_everything
+from samestep.store.metrics import checked_scores
 from samestep.store.retention import Keep
 from samestep.tracked import Tracked
-
-_RESUME = re.compile(r"auto|never|must|step-\d+(\.\d+)?")
 
 
 class Run:
@@ -75,7 +74,8 @@ class Run:
     ) -> None:
         schedule = parse_schedule(save_every)
         keep = Keep() if keep is None else keep
-        _check_arguments(keep, resume, config, allow_missing)
+        check_arguments(keep, resume, config, allow_missing)
+        seed = None if seed is None else checked_seed(seed, "Run(seed=…)")
         self._attempt = Attempt(directory, keep, config)
         weakref.finalize(self, self._attempt.close)
         self._resume, self._allow_missing = resume, allow_missing
@@ -92,10 +92,11 @@ class Run:
 
     # --- what the training is made of -------------------------------------------------------------------
 
-    def track(self, **objects: Any) -> None:
+    def track(self, *unnamed: object, **objects: Any) -> None:
         """Name the objects whose state decides the next step. Call it after building them, before the loop.
 
         Args:
+            unnamed: Nothing: each object needs a name of its own.
             objects: Anything with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, scalers,
                 samestep loaders, your own), tensors, and generators of torch, NumPy and Python.
 
@@ -103,6 +104,7 @@ class Run:
             NotTracked: An object cannot be tracked, or its name is taken.
             WrongPlace: A loop has already begun.
         """
+        require_named("run.track", unnamed, "model=model, optimizer=optimizer")
         if self._loops_begun:
             raise WrongPlace("The loop has begun.", path="run.track", hint="Track everything before the loop.")
         for name, value in objects.items():
@@ -143,7 +145,7 @@ class Run:
             loader goes on behind the last batch that was handed out.
         """
         progress = self._progress
-        with self._looping("epochs", n) as loop:
+        with self._looping("epochs", checked_bound("epochs", n)) as loop:
             while self._goes_on(progress.epoch, loop):
                 self._begin_epoch()
                 yield progress.epoch
@@ -159,7 +161,7 @@ class Run:
         Yields:
             The number of completed steps: 0 at the start, 40 after a resume at 40.
         """
-        with self._looping("steps", n) as loop:
+        with self._looping("steps", checked_bound("steps", n)) as loop:
             while self._goes_on(self._progress.completed_steps, loop):
                 yield self._progress.completed_steps
                 self._boundary()
@@ -205,36 +207,51 @@ class Run:
 
     # --- what the loop says -----------------------------------------------------------------------------
 
-    def step(self, **values: Any) -> None:
+    def step(self, *unnamed: object, **values: Any) -> None:
         """Say that one optimizer update is completed. Never waits for the device, unless a checkpoint is due.
 
         Args:
+            unnamed: Nothing: each value needs a name.
             values: Numbers or tensors of one element to record in `metrics.jsonl`, such as `loss=loss`.
 
         Raises:
             WrongPlace: Outside a loop; or weights that `run.score` found the best have not been saved yet.
         """
+        require_named("run.step", unnamed, "loss=loss")
+        require_free_names("run.step", values, ("step", "epoch"))
         if self._loop is None:
             raise WrongPlace("There is no loop here.", path="run.step", hint="Loop with run.epochs or run.steps.")
         self._progress.completed_steps += 1
-        self._keeper.scoring.refuse_update(self._keeper.updates())
+        self._keeper.step()
         self._leading.step()
         self._stepped_in_epoch = True
         self._progress.leader = self._leading.name
         self._record(**values)
 
-    def score(self, **scores: Any) -> None:
+    def score(self, *unnamed: object, **scores: Any) -> None:
         """Give scores of the present weights; if they are among the best, a checkpoint of them is due.
 
         Args:
+            unnamed: Nothing: each score needs a name.
             scores: Numbers or tensors of one element, by name. `keep.metric` names the one that decides.
+
+        Raises:
+            SamestepError: A score is not a number.
+            WrongPlace: Before the first loop, where the weights are not yet those of the run.
         """
-        numbers = {name: float(value) for name, value in scores.items()}
+        require_named("run.score", unnamed, "val_acc=accuracy")
+        numbers = checked_scores(scores, "run.score")
+        self._require_started("run.score")
         self._keeper.scoring.note(numbers, self._progress, self._keeper.updates())
         self._record(score=numbers)
 
     def save(self) -> None:
-        """Ask for a checkpoint: at the next boundary inside a loop, at once outside."""
+        """Ask for a checkpoint: at the next boundary inside a loop, at once behind it.
+
+        Raises:
+            WrongPlace: Before the first loop, or behind one that was left in the middle of a body.
+        """
+        self._require_started("run.save")
         by_hand = self._loop is not None and self._loop.kind == "boundary"
         if self._loop is not None and not (by_hand and self._keeper.is_at_boundary()):
             self._keeper.ask()
@@ -320,9 +337,20 @@ class Run:
         if progress.stopping and not progress.inside:
             progress.stopping, progress.finished_at, self._keeper.unsaved = False, loop.bound, True
         if done >= loop.bound or loop.bound <= progress.finished_at:
+            if loop.kind == "epochs":
+                self._keeper.mistakes.fewer_epochs(done, loop.bound)
             return False
         progress.finished_at, progress.loop, progress.kind = 0, max(progress.loop, loop.number), loop.kind
         return True
+
+    def _require_started(self, what: str) -> None:
+        """Raise before the first loop: it restores the newest checkpoint, and until then nothing is the run's state."""
+        if not self._loops_begun:
+            raise WrongPlace(
+                "The run has restored nothing yet: its first loop does.",
+                path=what,
+                hint="Call it in the loop or behind it.",
+            )
 
     def _begin_epoch(self) -> None:
         """Stand at the top of an epoch: a new one, or one that is resumed inside and draws there what it drew."""
@@ -360,15 +388,3 @@ class Run:
 
     def _record(self, **values: Any) -> None:
         self._attempt.log(step=self._progress.completed_steps, epoch=self._progress.epoch, **values)
-
-
-def _check_arguments(keep: object, resume: object, config: object, allow_missing: object) -> None:
-    expected = {
-        "keep": (isinstance(keep, Keep), "a samestep.Keep", keep),
-        "resume": (_RESUME.fullmatch(str(resume)), '"auto", "never", "must" or "step-400"', resume),
-        "config": (config is None or isinstance(config, Mapping), "a dict of plain values (vars(args))", config),
-        "allow_missing": (not isinstance(allow_missing, str), "a list of names", allow_missing),
-    }
-    for name, (is_right, what, found) in expected.items():
-        if not is_right:
-            raise SamestepError(f"{name} is not understood.", path=f"Run({name}=…)", expected=what, found=repr(found))

@@ -50,6 +50,20 @@ class Schedule:
             return True
         return self.seconds is not None and completed_steps > self._step and self.clock() - self._time >= self.seconds
 
+    def overdue(self, completed_steps: int) -> bool:
+        """Tell whether a checkpoint has long been due, and the loop has passed no place where it could be taken."""
+        since = completed_steps - self._step
+        if since < _MANY_STEPS:
+            return False
+        if self.steps is not None:
+            return since >= 2 * self.steps + _MANY_STEPS
+        return self.seconds is not None and self.clock() - self._time >= 2 * self.seconds + _MANY_SECONDS
+
+
+_MANY_STEPS = 16
+_MANY_SECONDS = 30.0
+"""What a body with several updates may take until it is done, beyond the time of two checkpoints."""
+
 
 def parse_schedule(save_every: int | str | None) -> Schedule:
     """Read what a user gave as `save_every`.
@@ -84,6 +98,7 @@ def parse_schedule(save_every: int | str | None) -> Schedule:
                 return Schedule(epochs=int(number))
     raise SamestepError(
         "save_every is not understood.",
+        path="Run(save_every=…)",
         expected='a number of steps, or text such as "100 steps", "1 epoch", "30 s", "5 min", "2 h", or None',
         found=repr(save_every),
     )

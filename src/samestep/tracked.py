@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from samestep.errors import NotTracked, StateMismatch, WrongPlace
+from samestep.errors import NotTracked, StateMismatch, UnsupportedValue, WrongPlace
 from samestep.generators import Generator, derive_seed, is_generator
 from samestep.losses import LossWatch
 from samestep.progress import Progress
@@ -18,7 +18,8 @@ from samestep.state.codec import decode
 from samestep.state.gradients import GradientWatch
 from samestep.state.kinds import kind_of
 from samestep.state.mark import Mark
-from samestep.state.random import RandomState
+from samestep.state.random import RandomState, isolated
+from samestep.state.settings import settings
 from samestep.state.snapshot import Item, Snapshot
 
 OWN_NAMES = ("run", "random", "gradients")
@@ -48,6 +49,16 @@ class Tracked:
         if self.objects.get(name, value) is not value:
             raise NotTracked(f"The name {name!r} is taken by another tracked object.", hint="Choose another name.")
         kind = kind_of(value, name)
+        if name in self.objects:
+            return
+        other = next((each for each, known in self.objects.items() if known is value), None)
+        if other is not None:
+            raise NotTracked(
+                f"{name!r} is the same object as {other!r}, which is tracked already.",
+                path=name,
+                found=type(value).__name__,
+                hint="Track it once. If it should be another object, such as an average of the weights, copy it first.",
+            )
         self.objects[name] = value
         if kind == "loader" and self.seed is not None:
             self.objects[name].adopt_seed(derive_seed(self.seed, name))
@@ -70,20 +81,39 @@ class Tracked:
         """The generator objects that are tracked by name."""
         return {name: each for name, each in self.objects.items() if is_generator(each)}
 
-    def begin(self) -> LossWatch:
-        """Watch the optimizers from now on: which gradients are finished shows in what each step leaves."""
+    def require_savable(self) -> None:
+        """Raise now if the objects cannot be saved, and not hours later, when the first checkpoint is due.
+
+        Foreign loaders are left out: asked for their state, some start their workers.
+        """
         if not self.objects:
             raise NotTracked(
                 "Nothing is tracked, so nothing can be resumed.",
                 path="run.track",
                 hint="Call run.track(model=model, optimizer=optimizer, …) before the loop.",
             )
+        foreign = {name for name, each in self.objects.items() if kind_of(each, name) == "loader"} - set(self.loaders)
+        with isolated(*self.generators.values()):
+            self._captured({name: each for name, each in self.objects.items() if name not in foreign})
+
+    def settings(self) -> dict[str, Any]:
+        """Read the settings of the tracked objects that a restore overrides."""
+        return settings(self.objects)
+
+    def begin(self) -> LossWatch:
+        """Watch the optimizers from now on: which gradients are finished shows in what each step leaves."""
         self._watch = GradientWatch(each for each in self.objects.values() if isinstance(each, torch.optim.Optimizer))
         return LossWatch(self.objects | self._own)
 
     def items(self) -> dict[str, Item]:
         """Capture the state of everything: plain trees, and live references to the tensors."""
-        return capture(self.objects | self._own, watch=self._watch)
+        return self._captured(self.objects)
+
+    def _captured(self, objects: dict[str, Any]) -> dict[str, Item]:
+        try:
+            return capture(objects | self._own, watch=self._watch)
+        except UnsupportedValue as error:
+            raise _as_the_script_says(error) from error
 
     def close(self) -> None:
         """Take the hooks off the optimizers: in a notebook they outlive the run, and the next one adds its own."""
@@ -186,6 +216,18 @@ class _Weakly:
         method = self._method()
         if method is not None:
             method(self._name)
+
+
+def _as_the_script_says(error: UnsupportedValue) -> UnsupportedValue:
+    """Name a value of the loop as the loop does: it lies in the run's own item, and in its copy of an epoch's top."""
+    if error.path is None or not error.path.startswith(_VALUES):
+        return error
+    there = next(each for each in _VALUES if error.path.startswith(each))
+    message, path = (text.replace(there, "run.state.", 1) for text in (error.message, error.path))
+    return UnsupportedValue(message, path=path, expected=error.expected, found=error.found, hint=error.hint)
+
+
+_VALUES = ("run.values.", "run.top.values.")
 
 
 def _is_loader(value: object) -> bool:

@@ -64,7 +64,7 @@ def test_kinds():
         (nn.Linear, "the class Linear", "an object"),
         ({"total": 0}, "of type dict", "run.state"),
         (object(), "of type object", "two methods"),
-        (None, "of type NoneType", "run.state"),
+        (None, "None", "leave it out"),
     ],
 )
 def test_what_cannot_be_tracked_is_refused_in_one_sentence(tracked, sentence, hint):
@@ -81,7 +81,11 @@ def test_missing_is_an_error_both_ways_unless_allowed():
     live = {"a": Counter(), "c": Counter()}
     with pytest.raises(StateMismatch) as caught:
         restore(live, items)
-    assert (caught.value.expected, caught.value.found) == ("a, b", "a, c")
+    assert caught.value.found.splitlines() == [
+        "b is in the checkpoint but not tracked here",
+        "            c is tracked here but not in the checkpoint",
+    ]
+    assert 'allow_missing=["b", "c"]' in caught.value.hint
     assert live["a"].value == 0
     restore(live, items, allow_missing=["b", "c"])
     assert (live["a"].value, live["c"].value) == (1, 0)

@@ -10,7 +10,7 @@ import torch
 from power_loss import LossyDisk, NoWaiting, lay_out
 
 import samestep
-from samestep import attempt
+from samestep import logbook
 from samestep.store import files
 from samestep.store.store import Store
 
@@ -71,7 +71,7 @@ def back(directory):
 @pytest.fixture
 def play(tmp_path, use_system, monkeypatch):
     """Play a scene on a disk that forgets; a step is promised from when its checkpoint is reported as saved."""
-    monkeypatch.setattr(attempt, "_FLUSH_EVERY", 0)
+    monkeypatch.setattr(logbook, "_FLUSH_EVERY", 0)
     write = Store.write
 
     def on(scene, deaf_to=None):

@@ -219,13 +219,14 @@ def test_tensors_are_taken_as_they_are_now(tmp_path):
 
 
 def test_bad_line_is_named_and_dropped(tmp_path):
-    """A line that JSON cannot express is an error with its path, and does not block the others."""
+    """A line that JSON cannot express is refused where it is reported, by its path, and does not block the others."""
     metrics = Metrics(tmp_path)
-    for value in (1, torch.ones(2), 3):
-        metrics.append({"step": value})
-    with pytest.raises(UnsupportedValue) as caught:
-        metrics.flush()
-    assert caught.value.path == "metrics.step"
+    metrics.append({"step": 1})
+    for value in (torch.ones(2), object(), {"inner": [torch.ones(0)]}):
+        with pytest.raises(UnsupportedValue) as caught:
+            metrics.append({"step": value})
+        assert caught.value.path.startswith("metrics.step")
+    metrics.append({"step": torch.full((1,), 3)})
     metrics.flush()
     assert steps_of(tmp_path) == [1, 3]
 

@@ -68,8 +68,8 @@ def test_nothing_there(tmp_path):
 
 def test_a_file_in_the_folders_place(tmp_path):
     """A folder that cannot be read is an error, never an empty store: a run would start anew."""
-    (tmp_path / "checkpoints").write_bytes(b"")
     store = Store(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_bytes(b"")
     with pytest.raises(SamestepError, match="cannot be read"):
         store.latest()
     with pytest.raises(SaveFailed, match="Not a directory"):

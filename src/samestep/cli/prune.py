@@ -65,7 +65,7 @@ def _own_policy(place: places.Place, recorded: dict[str, Any]) -> Keep:
         )
     try:
         return Keep(**recorded["keep"])
-    except TypeError as error:
+    except (TypeError, SamestepError) as error:
         raise SamestepError(
             "The checkpoints name a policy that this version does not know.",
             path=place.directory,

@@ -119,12 +119,13 @@ def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int
         found: The loader's `identity`.
         given_seed: The seed that the user gave, if any.
     """
-    if state.get("version") != 1:
+    version = state.get("version") if isinstance(state, dict) else state
+    if version != 1 or not isinstance(state, dict):
         raise StateMismatch(
             "This is not the state of a samestep.DataLoader that this version can read.",
             path="version",
             expected=1,
-            found=state.get("version"),
+            found=repr(version),
         )
     for name, what in _WHAT.items():
         _compare(name, what, state[name], found[name])
@@ -151,7 +152,8 @@ def _compare(path: str, what: str, saved: Any, live: Any) -> None:
             path=path,
             expected=saved,
             found=live,
-            hint="Build the loader as in the run that saved the state, or start anew without it.",
+            hint="Build the loader as in the run that saved the state. To begin it anew, track it under another name"
+            " and give both names to allow_missing.",
         )
 
 

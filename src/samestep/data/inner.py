@@ -8,6 +8,7 @@ import torch
 import torch.utils.data
 
 from samestep.data.workers import WorkerStart, signals_held_back
+from samestep.errors import SamestepError
 
 
 class Feed(Protocol):
@@ -55,9 +56,24 @@ class InnerLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Any:
         # Not when kept workers begin a new epoch: PyTorch then waits for them, and Ctrl-C must get through.
         with signals_held_back(self.multiprocessing_context) if self._starts_workers else nullcontext():
-            batches = super().__iter__()
+            batches = self._started()
         self._starts_workers = self._starts_workers and not self.persistent_workers
         return batches
+
+    def _started(self) -> Any:
+        try:
+            return super().__iter__()
+        except Exception as error:
+            if not (self._starts_workers and "pickle" in f"{type(error).__name__} {error}".lower()):
+                raise
+            raise SamestepError(
+                "The workers cannot be started: what they read from cannot be sent to them.",
+                path="DataLoader(num_workers=…)",
+                expected="a data set, collate_fn and worker_init_fn of functions and classes that modules define",
+                found=f"{type(error).__name__}: {error}",
+                hint="Write `def` at a module's level in place of the lambda or inner function; or start workers by"
+                ' fork (multiprocessing_context="fork"), or none.',
+            ) from error
 
     def check_worker_number_rationality(self) -> None:
         """Say nothing: the outer loader has warned already."""

@@ -294,6 +294,10 @@ def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) 
             expected='"sample", "batch" or "torch"',
             found=repr(randomness),
         )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise SamestepError(
+            "The seed cannot be used.", path="DataLoader.seed", expected="an integer, or None", found=repr(seed)
+        )
     if seed is not None and randomness == "torch":
         raise SamestepError(
             'A seed says nothing with randomness="torch".',

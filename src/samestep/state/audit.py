@@ -80,6 +80,8 @@ def _search(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
         kind = tracked.kind_of_suspect(value)
         if kind is None or not (kind in _CERTAIN or loop.carries(root, path, kind)):
             continue
+        if kind == "module" and loop.makes_anew(root):
+            continue  # a copy that each body makes for an evaluation
         if id(value) in tracked.seeded and not (loop.carries(root, path, kind) and _has_drawn(value)):
             continue
         tracked.known.update(id(each) for each in owned(value))  # its own parts are not reported beside it
@@ -154,6 +156,10 @@ class _Loop:
         if self._names is None or root not in self._own:
             return True
         return root in self._names.used and root not in self._names.fresh
+
+    def makes_anew(self, root: str) -> bool:
+        """Tell whether the loop writes a name before it reads it again, so that no body hands it to the next."""
+        return self._names is not None and root in self._own and root in self._names.fresh
 
     @cached_property
     def _names(self) -> LoopNames | None:

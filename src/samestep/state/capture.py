@@ -11,7 +11,7 @@ from samestep.state.kinds import ORDER, kind_of
 from samestep.state.modules import ModuleRestoration, capture_module
 from samestep.state.names import ParameterNames
 from samestep.state.optimizers import OptimizerRestoration, capture_optimizer
-from samestep.state.restoration import Restoration, Undo, compare_names
+from samestep.state.restoration import BEGIN_ANEW, Restoration, Undo, compare_names, shortened
 from samestep.state.snapshot import Item
 from samestep.state.stateful import (
     GeneratorRestoration,
@@ -200,20 +200,30 @@ def _require_same_names(
 ) -> None:
     saved = [name for name in items if name not in {GRADIENTS, *allow_missing}]
     live = [name for name in objects if name not in allow_missing]
-    differences = compare_names(saved, live)
+    differences = compare_names(saved, live, "tracked here")
     if differences:
+        alone = [name for name in (*saved, *live) if (name in saved) != (name in live)]
         raise StateMismatch(
             "The checkpoint and the run do not track the same objects; nothing has been changed.",
-            expected=", ".join(saved) or "nothing",
-            found=", ".join(live) or "nothing",
-            hint="Track the same objects under the same names, or name what may be missing in allow_missing.",
+            found="\n            ".join(shortened(differences)),
+            hint="Give the same objects the same names; or, if these may begin without a saved state, or lose theirs:"
+            f" allow_missing={_quoted(alone)}.",
         )
+
+
+def _quoted(names: Collection[str]) -> str:
+    """Write a list of names as one writes it in a script, to be copied there."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
 
 def _require_same_kind(name: str, kind: str, item: Item) -> None:
     if item.kind != kind:
         raise StateMismatch(
-            f"{name} is another kind of object than when it was saved.", path=name, expected=item.kind, found=kind
+            f"{name} is another kind of object than when it was saved.",
+            path=name,
+            expected=item.kind,
+            found=kind,
+            hint=f"Give the same objects the same names. {BEGIN_ANEW}",
         )
 
 

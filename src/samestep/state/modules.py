@@ -80,7 +80,7 @@ class ModuleRestoration(Restoration):
         buffers = {canonical(path) for path, _ in self._module.named_buffers()}
         emptied = {full for full, saved in self._buffers.items() if saved is None and full in buffers}
         differences = [
-            *compare_names(filled, [key for key in self._live if key not in emptied]),
+            *self._compare_names(filled, [key for key in self._live if key not in emptied]),
             *self._compare_tensors(),
             *self._compare_ties(),
             *self._compare_owners(),
@@ -145,6 +145,13 @@ class ModuleRestoration(Restoration):
         return tensor
 
     # --- checks ----------------------------------------------------------------------------------------
+
+    def _compare_names(self, saved: list[str], live: list[str]) -> list[str]:
+        shapes = {**_shapes(self._live), **_shapes(dict(self._tensors()))}
+        return [
+            text + (f": {shapes[key]}" if (key := text.partition(" ")[0]) in shapes else "")
+            for text in compare_names(saved, live)
+        ]
 
     def _compare_tensors(self) -> list[str]:
         own = {id(tensor) for tensor in (*self._module.parameters(), *self._module.buffers())}
@@ -292,8 +299,14 @@ def _compare(key: str, saved: Tensor, live: object) -> str | None:
         return f"{key} is on the meta device: materialise the model first (`to_empty`)"
     if (saved.shape, saved.dtype) == (live.shape, live.dtype):
         return None
-    here, there = (f"{dtype_name(tensor.dtype)}{list(tensor.shape)}" for tensor in (live, saved))
+    here, there = _shapes({"here": live, "there": saved}).values()
     return f"{key} is {there} in the checkpoint and {here} in the live object"
+
+
+def _shapes(tensors: Mapping[str, object]) -> dict[str, str]:
+    return {
+        key: f"{dtype_name(each.dtype)}{list(each.shape)}" for key, each in tensors.items() if isinstance(each, Tensor)
+    }
 
 
 def _only(left: Mapping[Any, list[str]], right: Mapping[Any, list[str]]) -> list[list[str]]:

@@ -12,12 +12,15 @@ from samestep.state.codec import Encoder
 from samestep.state.decoding import Decoder, Place, to_device_of_type
 from samestep.state.likeness import unlike
 from samestep.state.names import ParameterNames
-from samestep.state.restoration import Restoration, Undo, require_no_differences
+from samestep.state.restoration import BEGIN_ANEW, Restoration, Undo, require_no_differences, require_same_type
 from samestep.state.snapshot import Item, Json
 from samestep.state.stateful import rehearsed
 from samestep.state.tensors import copy_into, placed
 
-_HINT = "Build the optimizer from the same parameters in the same order and groups as when the checkpoint was saved."
+_HINT = (
+    "Build the optimizer from the same parameters in the same order and groups as when the checkpoint was saved."
+    f" {BEGIN_ANEW}"
+)
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
     "_optimizer_state_dict_post_hooks",
@@ -76,6 +79,8 @@ class OptimizerRestoration(Restoration):
         self._optimizer = optimizer
         self._item = item
         self._tensors = names.tensors
+        live_type = type(optimizer).__name__
+        require_same_type(name, "optimizer", item.tree.get("type", live_type), live_type)
         self._groups = _groups(item)
         self._has_own_code = "own" in item.tree
         self._values: list[dict[str, Any]] = []
@@ -86,8 +91,10 @@ class OptimizerRestoration(Restoration):
         self._deferred = {each for group in self._added for each in group["params"]} if defer_added_groups else set()
         differences = [
             *self._compare_kinds(),
-            *_compare_groups([group["params"] for group in self._groups], self._places, live),
-            *self._compare_added(live),
+            *(
+                _compare_groups([group["params"] for group in self._groups], self._places, live)
+                or self._compare_added(live)
+            ),
             *self._compare_states(),
         ]
         require_no_differences(name, differences, _HINT)
@@ -115,9 +122,6 @@ class OptimizerRestoration(Restoration):
     # --- checks ----------------------------------------------------------------------------------------
 
     def _compare_kinds(self) -> list[str]:
-        saved, live = self._item.tree.get("type"), type(self._optimizer).__name__
-        if saved not in {None, live}:
-            return [f"it is a {saved} in the checkpoint and a {live} here"]
         if _has_own_code(self._optimizer) == self._has_own_code:
             return []
         who = "the checkpoint" if self._has_own_code else "the live object"
@@ -216,7 +220,8 @@ def _names_in(name: str, optimizer: Optimizer, index: int, names: ParameterNames
                 f"{name} updates a parameter that is in no tracked object.",
                 path=f"{name}.param_groups[{index}]['params'][{place}]",
                 found=f"a parameter of shape {list(parameter.shape)}",
-                hint="Track the module that holds it, or the tensor itself, next to the optimizer.",
+                hint="Track the module that holds it. If it is tracked, it was rebuilt, or got new parameters, after"
+                " the optimizer was built: build the optimizer last.",
             )
         found.append(known)
     return found
@@ -312,9 +317,11 @@ def _compare_groups(
 ) -> list[str]:
     if sum(place is not None for place in places) == len(live):
         return []
-    if len(saved) < len(live):
-        return [f"the checkpoint has {len(saved)} groups and the live object {len(live)}"]
     differences = []
+    if len(saved) != len(live):
+        differences.append(f"the number of groups is {len(saved)} in the checkpoint and {len(live)} here")
+    if len(saved) < len(live):
+        return differences
     for index, (there, here) in enumerate(zip(saved, live, strict=False)):
         if len(there) != len(here):
             differences.append(f"group {index} has {len(there)} parameters in the checkpoint and {len(here)} here")

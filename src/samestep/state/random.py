@@ -1,5 +1,6 @@
 """Owns the random state of a process as one tracked object, and blocks that leave it alone. Never draws."""
 
+import operator
 import os
 import random
 import warnings
@@ -129,7 +130,7 @@ def seed_everything(seed: int) -> dict[str, Any]:
         7
     """
     source = "SAMESTEP_SEED" if "SAMESTEP_SEED" in os.environ else "argument"
-    seed = _checked(os.environ.get("SAMESTEP_SEED", seed), source)
+    seed = checked_seed(os.environ.get("SAMESTEP_SEED", seed), source)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -147,10 +148,23 @@ def _require_generator(name: str, value: object, hint: str) -> None:
         )
 
 
-def _checked(seed: object, source: str) -> int:
+def checked_seed(seed: object, source: str) -> int:
+    """Give a seed as a number.
+
+    Args:
+        seed: An integer, also one of NumPy or torch, or its text.
+        source: Where it comes from, for the error.
+
+    Raises:
+        SamestepError: It is no integer in [0, 2**64).
+
+    Example:
+        >>> checked_seed("7", "SAMESTEP_SEED")
+        7
+    """
     try:
-        number = int(seed) if isinstance(seed, (int, str)) else -1
-    except ValueError:
+        number = int(seed) if isinstance(seed, str) else -1 if isinstance(seed, bool) else operator.index(seed)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         number = -1
     if not 0 <= number < _MOST:
         raise SamestepError(

@@ -36,12 +36,49 @@ def require_no_differences(name: str, differences: Sequence[str], hint: str) -> 
         raise StateMismatch(
             f"The saved state of {name!r} does not fit the live object; nothing has been changed.",
             path=name,
-            found="\n            ".join(differences),
+            found="\n            ".join(shortened(differences)),
             hint=hint,
         )
 
 
-def compare_names(saved: Sequence[str], live: Sequence[str]) -> list[str]:
+def require_same_type(name: str, what: str, saved: object, live: object) -> None:
+    """Raise a StateMismatch if an object is of another class than the one that was saved.
+
+    Args:
+        name: The name under which it is tracked.
+        what: What it is: "scheduler".
+        saved: The name of the class that was saved.
+        live: The name of the live object's class.
+    """
+    if saved != live:
+        raise StateMismatch(
+            f"{name} is another kind of {what} than the one that was saved.",
+            path=name,
+            expected=saved,
+            found=live,
+            hint=f"Create the same kind of {what} as when the checkpoint was saved. {BEGIN_ANEW}",
+        )
+
+
+BEGIN_ANEW = "To begin it anew, track it under another name and give both names to allow_missing."
+"""The way out that holds for every object whose saved state cannot or shall not be used."""
+
+_MOST_NAMED = 10
+
+
+def shortened(lines: Sequence[str], most: int = _MOST_NAMED) -> list[str]:
+    """Give the first lines of a list, and how many more there are: nobody reads a thousand at 3 a.m.
+
+    Example:
+        >>> shortened(["a", "b", "c", "d"], most=2)
+        ['a', 'b', 'and 2 more']
+    """
+    if len(lines) <= most + 1:
+        return list(lines)
+    return [*lines[:most], f"and {len(lines) - most} more"]
+
+
+def compare_names(saved: Sequence[str], live: Sequence[str], here: str = "in the live object") -> list[str]:
     """Describe names that only one side has.
 
     Example:
@@ -52,6 +89,6 @@ def compare_names(saved: Sequence[str], live: Sequence[str]) -> list[str]:
     only_saved = [name for name in saved if name not in in_live]
     only_live = [name for name in live if name not in in_saved]
     return [
-        *(f"{name} is in the checkpoint but not in the live object" for name in only_saved),
-        *(f"{name} is in the live object but not in the checkpoint" for name in only_live),
+        *(f"{name} is in the checkpoint but not {here}" for name in only_saved),
+        *(f"{name} is {here} but not in the checkpoint" for name in only_live),
     ]

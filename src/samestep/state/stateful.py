@@ -12,7 +12,7 @@ from samestep.generators import Generator, generator_state, set_generator_state
 from samestep.state.codec import encode
 from samestep.state.decoding import decode
 from samestep.state.likeness import unlike
-from samestep.state.restoration import Restoration, Undo, require_no_differences
+from samestep.state.restoration import BEGIN_ANEW, Restoration, Undo, require_no_differences, require_same_type
 from samestep.state.snapshot import Item, Json
 from samestep.state.tensors import copy_into, dtype_name
 
@@ -102,7 +102,7 @@ class SchedulerRestoration(StatefulRestoration):
 
     def __init__(self, name: str, tracked: Stateful, item: Item) -> None:
         super().__init__(name, tracked, item)
-        _require_same_type(name, tracked, item.tree["type"], "scheduler")
+        require_same_type(name, "scheduler", item.tree["type"], _type_name(tracked))
 
     def _tree(self) -> Json:
         return self._item.tree["state"]
@@ -122,7 +122,7 @@ class GeneratorRestoration(Restoration):
         if not isinstance(saved, dict) or "state" not in saved:
             raise CorruptCheckpoint("The state of a generator is missing.", path=name)
         self._state = saved["state"]
-        _require_same_type(name, generator, saved.get("type"), "generator")
+        require_same_type(name, "generator", saved.get("type"), _type_name(generator))
 
     def rehearse(self) -> Undo | None:
         """Set the state once: only the generator itself knows whether it is valid."""
@@ -189,14 +189,16 @@ def rehearsed(read: Callable[[], Any], load: Callable[[], None], undo: Callable[
 
 
 def refused(name: str, error: Exception) -> SamestepError:
-    """Say that an object refused its saved state; errors of our own already say it."""
+    """Say which object refused its saved state; errors of our own say why, but not always whose it is."""
     if isinstance(error, SamestepError):
+        if error.path is None or not error.path.startswith(name):
+            error.path = name if error.path is None else f"{name}.{error.path}"
         return error
     return StateMismatch(
         f"{name} does not accept its saved state; nothing has been changed.",
         path=name,
         found=f"{type(error).__name__}: {error}",
-        hint="Build it with the same settings as when the checkpoint was saved.",
+        hint=f"Build it with the same settings as when the checkpoint was saved. {BEGIN_ANEW}",
     )
 
 
@@ -212,17 +214,6 @@ def _shadowing(path: str, tracked: object, saved: Any) -> list[str]:
     return [f"{path} has the name {name!r}, which no state has" for name in hidden] + [
         text for index, pair in enumerate(inner) for text in _shadowing(f"{path}._schedulers[{index}]", *pair)
     ]
-
-
-def _require_same_type(name: str, tracked: object, saved: object, what: str) -> None:
-    if saved != _type_name(tracked):
-        raise StateMismatch(
-            f"{name} is another kind of {what} than the one that was saved.",
-            path=name,
-            expected=saved,
-            found=_type_name(tracked),
-            hint=f"Create the same kind of {what} as when the checkpoint was saved.",
-        )
 
 
 def _type_name(tracked: object) -> str:

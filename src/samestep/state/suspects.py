@@ -1,7 +1,9 @@
 """Owns which objects look as if they decided the next step. Never knows what is tracked."""
 
+import gc
 import itertools
 from collections.abc import Collection, Iterable, Sequence
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -58,10 +60,22 @@ def kind_of_suspect(value: object, shapes: Sequence[tuple[torch.Size, ...]]) -> 
 
 def _kind_of_others(value: object) -> str | None:
     kind = type(value)
-    if kind in _COUNTERS:
+    if kind in _COUNTERS or _reads_on(value):
         return "counter"
     speaks = all(callable(getattr(kind, method, None)) for method in ("state_dict", "load_state_dict"))
     return "object" if speaks and not isinstance(value, type) else None
+
+
+def _reads_on(value: object) -> bool:
+    """Tell an iterator of a plain PyTorch loader, or a generator that is in the midst of one: its place is lost."""
+    if type(value) is GeneratorType:
+        return any(_is_iterator_of_loader(each) for each in gc.get_referents(value))
+    return _is_iterator_of_loader(value)
+
+
+def _is_iterator_of_loader(value: object) -> bool:
+    kind = type(value)
+    return kind.__module__ == "torch.utils.data.dataloader" and kind.__name__.endswith("DataLoaderIter")
 
 
 def tensors_like(value: object, shapes: Collection[tuple[torch.Size, ...]]) -> list[Tensor]:

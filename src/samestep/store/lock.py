@@ -4,8 +4,10 @@ import errno
 import fcntl
 import json
 import logging
+import multiprocessing
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -70,6 +72,29 @@ class RunLock:
         """Whether this process holds the lock through this object; never true in a forked child."""
         return self._owner is not None and self._owner[0] == os.getpid()
 
+    def is_in_place(self) -> bool:
+        """Tell whether the lock file in the directory is the one that is held: neither removed nor replaced."""
+        return self._owner is not None and _identity(self.directory / LOCK_FILE) == self._owner[1]
+
+    def move(self) -> None:
+        """Take the lock of the directory that stands now where the locked one stood, and let go of that one.
+
+        Raises:
+            RunLocked: Another process, or another part of this one, holds it.
+            SamestepError: The directory is missing or cannot be written.
+        """
+        newer = RunLock(self.directory)
+        newer.acquire()
+        (older, self._descriptor), (owner, self._owner) = (
+            (self._descriptor, newer._descriptor),
+            (self._owner, newer._owner),
+        )
+        newer._descriptor = newer._owner = None
+        if older is not None and owner is not None:
+            with _guard:
+                _held.pop(owner[1], None)
+                os.close(older)
+
     def acquire(self, wait: float = 0.0) -> None:
         """Take the lock.
 
@@ -86,7 +111,7 @@ class RunLock:
             try:
                 return self._try()
             except RunLocked:
-                if time.monotonic() >= until:
+                if time.monotonic() >= until or self._is_parents():
                     raise
                 time.sleep(0.05)
 
@@ -163,7 +188,26 @@ class RunLock:
                 hint="Choose another directory or change its permissions.",
             ) from error
 
+    def _is_parents(self) -> bool:
+        """Tell whether the process that started this one as its worker holds the lock: it waits for this one.
+
+        While a worker imports the script, `multiprocessing.parent_process` does not know yet that it is one.
+        """
+        if not any("multiprocessing" in each for each in sys.orig_argv):
+            return False
+        parent = multiprocessing.parent_process()
+        parents = {os.getppid(), None if parent is None else parent.pid}
+        owner = _read_owner(self.directory)
+        return owner.get("host") == socket.gethostname() and owner.get("pid") in parents
+
     def _refused(self, error: OSError) -> SamestepError:
+        if error.errno in {errno.EACCES, errno.EAGAIN} and self._is_parents():
+            return RunLocked(
+                "A worker process has come to the line that makes the Run, for it imports the script again.",
+                path=self.directory,
+                found=describe_owner(self.directory),
+                hint='Put the Run and its loop under `if __name__ == "__main__":`, or start the workers by fork.',
+            )
         if error.errno in {errno.EACCES, errno.EAGAIN}:
             return RunLocked(
                 "Another process is working on this run.",
@@ -192,13 +236,18 @@ def describe_owner(directory: str | os.PathLike[str]) -> str:
         >>> describe_owner("/nowhere")
         'an unknown process'
     """
+    owner = _read_owner(directory)
+    if not owner:
+        return "an unknown process"
+    return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+
+
+def _read_owner(directory: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         owner: Any = json.loads(read_own(Path(directory) / OWNER_FILE))
     except (OSError, ValueError, RecursionError, SamestepError):
-        return "an unknown process"
-    if not isinstance(owner, dict):
-        return "an unknown process"
-    return "process {pid} on {host} since {time}: {command}".format_map(_Lenient(owner))
+        return {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _is_shared(descriptor: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from samestep.errors import SaveFailed
+from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.store import files
 from samestep.store.json_lines import encode_line, parse_line, plain, read_own
 
@@ -45,14 +45,18 @@ class Metrics:
         self._refused = b""  # encoded lines that the system has not taken yet
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
         self._digest = xxhash.xxh3_128()  # of those lines
+        self._due_cut: tuple[int | None, int] | None = None
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing is written yet, and no device is waited for.
 
         Args:
             line: Such as `{"step": 12, "epoch": 0, "loss": loss}`: plain JSON and tensors of one element.
+
+        Raises:
+            UnsupportedValue: The line holds what JSON cannot express; nothing is added.
         """
-        self._waiting.append(_held(line))
+        self._waiting.append(_held(line, "metrics"))
 
     def flush(self) -> None:
         """Hand all lines to the operating system: they survive the end of the process, not that of the machine.
@@ -65,6 +69,7 @@ class Metrics:
         self._waiting.clear()
         if not self._refused:
             return
+        self._cut()
         files.part_from_links(self.path)
         size = self._whole_size()
         try:
@@ -74,6 +79,10 @@ class Metrics:
             raise
         self._digest.update(self._refused)
         self._size, self._refused = size + len(self._refused), b""
+
+    def look_again(self) -> None:
+        """Forget what is known of the file: another one, or none, stands in its place."""
+        self._size = None
 
     def sync(self) -> None:
         """Flush, and have the file on the disk: afterwards the lines survive the end of the machine too."""
@@ -107,18 +116,26 @@ class Metrics:
             How many bytes are missing: 0, unless the file is there and shorter than it was then.
         """
         self._waiting.clear()
-        self._refused, self._size = b"", None
-        size = self._regular_size()
-        if not self.path.exists():
+        self._refused, self._due_cut = b"", (position, step)
+        return self._cut()
+
+    def _cut(self) -> int:
+        """Carry out the cut that is due; where the system refuses, it stays due: nothing is added behind old lines."""
+        if self._due_cut is None:
             return 0
+        position, step = self._due_cut
+        self._size = None
+        missing, size = 0, self._regular_size()
         if position is not None and position <= size and self._begins_line(position):
             if position < size:
                 files.part_from_links(self.path)
                 files.truncate_file(self.path, position)
-            return 0
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        files.replace_file(self.path, b"".join(line for line in lines if _is_up_to(step, line)))
-        return max(0, (position or 0) - size)
+        elif self.path.exists():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            files.replace_file(self.path, b"".join(line for line in lines if _is_up_to(step, line)))
+            missing = max(0, (position or 0) - size)
+        self._due_cut = None
+        return missing
 
     def _encoded(self) -> bytes:
         """Encode what waits, once: the encoded lines replace the tensors."""
@@ -171,6 +188,38 @@ class Metrics:
             return file.read(1) == b"\n"
 
 
+def checked_scores(scores: Mapping[str, Any], where: str) -> dict[str, float]:
+    """Give scores as numbers.
+
+    Args:
+        scores: Numbers, or tensors and arrays of one element, by name.
+        where: Who was given them, for the error.
+
+    Raises:
+        SamestepError: One is something else.
+
+    Example:
+        >>> checked_scores({"acc": 1}, "run.score")
+        {'acc': 1.0}
+    """
+    return {name: _number(name, value, where) for name, value in scores.items()}
+
+
+def _number(name: str, value: Any, where: str) -> float:
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError  # noqa: TRY301  ("0.9" would do, but then so would "nan" and "infinity")
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = getattr(value, "shape", None)
+        raise SamestepError(
+            f"The score {name!r} is not a number.",
+            path=where,
+            expected="a number, or a tensor of one element",
+            found=repr(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
+        ) from error
+
+
 def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read what the loop reported.
 
@@ -187,11 +236,24 @@ def read_metrics(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [line for line in map(parse_line, raw.splitlines()) if line is not None]
 
 
-def _held(value: Any) -> Any:
-    """Take a tensor out of its graph and away from later changes; a clone is queued on its device, not awaited."""
+def _held(value: Any, path: str) -> Any:
+    """Take a tensor out of its graph and away from later changes; a clone is queued on its device, not awaited.
+
+    What cannot be written is refused here, at the line of the loop that reports it, and not when it is written.
+    """
     if isinstance(value, Mapping):
-        return {key: _held(inner) for key, inner in value.items()}
-    return value.detach().clone() if hasattr(value, "detach") else value
+        return {str(key): _held(inner, f"{path}.{key}") for key, inner in value.items()}
+    if not hasattr(value, "detach"):
+        return plain(value, path)
+    if value.numel() != 1:
+        raise UnsupportedValue(
+            "This tensor has not one element, so it is no metric.",
+            path=path,
+            expected="a tensor of one element, or a number",
+            found=f"a tensor of shape {list(value.shape)}",
+            hint="Report its mean, or some of its elements by names of their own.",
+        )
+    return value.detach().clone().reshape(())
 
 
 def _is_up_to(step: int, raw: bytes) -> bool:

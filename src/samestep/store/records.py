@@ -77,10 +77,21 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     path = Path(directory) / RUN_FILE
     if not path.exists():
         fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
-        files.replace_file(path, encode_line(fields | {"digest": _digest(fields)}))
+        _write(path.parent, fields)
     record = read_run(directory)
     differences = () if config is None else tuple(_differences("config", record.config, now))
     return RunRecord(record.id, record.created, record.samestep, record.config, differences)
+
+
+def rewrite_run(directory: str | os.PathLike[str], record: RunRecord) -> None:
+    """Write run.json again as it was: for a directory that was removed while its run was at work.
+
+    Args:
+        directory: The run's directory, made anew.
+        record: What run.json said.
+    """
+    fields = {"id": record.id, "created": record.created, "samestep": record.samestep, "config": record.config}
+    _write(Path(directory), fields)
 
 
 def read_run(directory: str | os.PathLike[str]) -> RunRecord:
@@ -109,6 +120,10 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
             hint="Restore it from a copy, or move it away: the next start writes a new one.",
         ) from error
     return record
+
+
+def _write(directory: Path, fields: Mapping[str, Any]) -> None:
+    files.replace_file(directory / RUN_FILE, encode_line({**fields, "digest": _digest(fields)}))
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

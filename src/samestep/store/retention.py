@@ -1,6 +1,7 @@
 """Owns the decision which checkpoints stay and why; never touches storage and deletes nothing itself."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -8,6 +9,12 @@ from samestep.errors import SamestepError
 
 PINNED = "pinned"
 """The tag that keeps a checkpoint by hand."""
+
+
+_UNSAID = "max, as nothing was said"
+_LOWER_IS_BETTER = re.compile(
+    r"(^|[^a-z])(loss|error|err|perplexity|ppl|mse|rmse|mae|nll|wer|cer|fid|bpb|bpc)($|[^a-z])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +25,8 @@ class Keep:
         last: How many of the highest steps stay, at least 1 (default 2: one more to fall back to).
         best: How many with the best `metric` stay (default 0).
         metric: The name of the score that decides what is best; needed when `best` is not 0.
-        mode: "max" when a higher score is better (default), "min" when a lower one is.
+        mode: "max" when a higher score is better (default), "min" when a lower one is. It must be said for a score
+            of which the lowest sounds best, such as "val_loss".
         every: Of every so many steps the first checkpoint stays for good (default None: none; 1 keeps all).
 
     Raises:
@@ -32,7 +40,7 @@ class Keep:
     last: int = 2
     best: int = 0
     metric: str | None = None
-    mode: str = "max"
+    mode: str = _UNSAID
     every: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,15 +48,11 @@ class Keep:
         _check_count("best", self.best, at_least=0)
         if self.every is not None:
             _check_count("every", self.every, at_least=1)
-        if self.mode not in {"max", "min"}:
-            raise SamestepError(
-                "The mode says neither that higher nor that lower scores are better.",
-                path="Keep.mode",
-                expected="'max' or 'min'",
-                found=repr(self.mode),
-            )
+        require_mode(self.mode, "Keep.mode")
         if self.metric is not None and not isinstance(self.metric, str):
-            raise TypeError(f"Keep.metric is a {type(self.metric).__name__}, not the name of a score")
+            raise SamestepError(
+                "The metric is not the name of a score.", path="Keep.metric", expected="a text", found=repr(self.metric)
+            )
         if self.best and not self.metric:
             raise SamestepError(
                 "The best checkpoints cannot be kept without knowing by which score.",
@@ -57,6 +61,37 @@ class Keep:
                 found=repr(self.metric),
                 hint="Name it as it is given to run.score: Keep(best=1, metric='val_acc').",
             )
+        if self.metric is not None and not self.best:
+            raise SamestepError(
+                "A score is named, and no checkpoint is kept for it.",
+                path="Keep.best",
+                expected="how many with the best score stay, at least 1",
+                found=repr(self.best),
+                hint=f"Say how many: Keep(best=1, metric={self.metric!r}).",
+            )
+        if self.mode is _UNSAID:
+            self._say_mode()
+
+    def _say_mode(self) -> None:
+        if self.metric is not None and _LOWER_IS_BETTER.search(self.metric):
+            raise SamestepError(
+                f"The lowest {self.metric!r} sounds best, and without a mode the highest would be kept.",
+                path="Keep.mode",
+                expected="'min', or 'max' if the highest is meant",
+                hint=f"Keep(best={self.best}, metric={self.metric!r}, mode='min').",
+            )
+        object.__setattr__(self, "mode", "max")  # frozen, and a plain text in records
+
+
+def require_mode(mode: object, where: str) -> None:
+    """Raise if a mode says neither that higher nor that lower scores are better."""
+    if mode not in {"max", "min", _UNSAID}:
+        raise SamestepError(
+            "The mode says neither that higher nor that lower scores are better.",
+            path=where,
+            expected="'max' or 'min'",
+            found=repr(mode),
+        )
 
 
 def _check_count(name: str, value: object, *, at_least: int) -> None:

@@ -14,10 +14,12 @@ from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, Save
 from samestep.state.snapshot import Snapshot
 from samestep.store import folder
 from samestep.store.folder import checkpoints_of
+from samestep.store.given import check_marks, check_objects, require
 from samestep.store.keeping import Shelf
 from samestep.store.manifest import NewerFormat
+from samestep.store.place import named_directory, require_folder_of_checkpoints
 from samestep.store.reading import Checkpoint, find_checkpoints
-from samestep.store.retention import Keep
+from samestep.store.retention import Keep, require_mode
 
 log = logging.getLogger("samestep")
 
@@ -48,7 +50,10 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep = _LAST_TWO) -> None:
-        self.directory = checkpoints_of(Path(directory))
+        given = named_directory(directory, "Store(directory=…)")
+        require_folder_of_checkpoints(given)
+        require("Store(keep=…)", "a samestep.Keep", keep, isinstance(keep, Keep))
+        self.directory = checkpoints_of(given)
         self.keep = keep
         self._shelf = Shelf(self.directory)
         self._is_tidy = False
@@ -86,10 +91,16 @@ class Store:
         Raises:
             SaveFailed: The system refused; earlier checkpoints are untouched.
             UnsupportedValue: A state holds something that cannot be stored exactly; it names the place.
+            SamestepError: An argument is not understood.
         """
         from samestep.state.capture import capture
+        from samestep.store.metrics import checked_scores
+        from samestep.store.writing import whole_step
 
-        snapshot = Snapshot(step=step, epoch=epoch, items=capture(objects), metrics=dict(metrics or {}))
+        check_objects(objects, "Store.save")
+        check_marks(epoch, metrics, tags)
+        scores = checked_scores(metrics or {}, "Store.save(metrics=…)")
+        snapshot = Snapshot(step=whole_step(step), epoch=epoch, items=capture(objects), metrics=scores)
         return self.write(snapshot, environment=self._environment, tags=tags)
 
     @cached_property
@@ -236,6 +247,7 @@ class Store:
             CorruptCheckpoint: The one asked for is damaged; it names file and tensor.
             StateMismatch: Checkpoint and objects do not belong together; nothing has been changed.
         """
+        check_objects(objects, "Store.load")
         checkpoint, snapshot = self._choose(which, map_location)
         from samestep.state.capture import restore
 
@@ -254,7 +266,7 @@ class Store:
         Raises:
             NoCheckpoint: There is none of this step.
         """
-        match = _WHICH.fullmatch(f"step-{which}" if isinstance(which, int) else which)
+        match = _WHICH.fullmatch(f"step-{which}" if isinstance(which, int) else str(which))
         if match is None:
             raise NoCheckpoint(
                 "This names no checkpoint.",
@@ -279,7 +291,10 @@ class Store:
         found = self._first_good(candidates, map_location)
         if found is None:
             raise NoCheckpoint(
-                f"There is no sound checkpoint to load as {which!r}.", path=self.directory, found=self._names()
+                f"There is no sound checkpoint to load as {which!r}.",
+                path=self.directory,
+                found=self._names(),
+                hint="Check the directory." if which == "latest" else "Check the score's name, and the directory.",
             )
         return found
 
@@ -306,6 +321,7 @@ class Store:
                 path="Store.best",
                 hint="Name the score: Keep(best=1, metric='val_acc').",
             )
+        require_mode(mode or self.keep.mode, "Store.best(mode=…)")
         sign = 1 if (mode or self.keep.mode) == "max" else -1
         scores = {each.name: each.metrics.get(metric, math.nan) for each in self._shelf.entries()}
         scored = [name for name, score in scores.items() if not math.isnan(score)]

@@ -1,6 +1,7 @@
 """Owns the writing of one checkpoint, from a snapshot to a committed folder. Never deletes another checkpoint."""
 
 import errno
+import operator
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ def write_checkpoint(
         SaveFailed: The system refused; the checkpoints before it are untouched and nothing is left of this one.
         UnsupportedValue: The snapshot holds something that the format cannot keep exactly.
     """
-    _require_step(snapshot.step)
+    whole_step(snapshot.step)
     directory = Path(directory)
     layout = _layout(snapshot)
     try:
@@ -76,14 +77,20 @@ def write_checkpoint(
         raise save_failed(error, directory, snapshot) from error
 
 
-def _require_step(step: int) -> None:
-    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**62:
+def whole_step(step: object) -> int:
+    """Give a step as a number; raises if it is no number of updates."""
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**62:
         raise SamestepError(
             "The step is not a number of completed updates.",
             path="step",
             expected="a whole number of at least 0",
             found=repr(step),
         )
+    return number
 
 
 # --- which tensor goes into which file -----------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Owns the checking of what a script gives to its run, before anything is changed. Knows no file and no loop."""
+
+import operator
+import re
+from collections.abc import Collection, Mapping
+
+from samestep.errors import SamestepError
+from samestep.store.json_lines import plain
+from samestep.store.retention import Keep
+
+_RESUME = re.compile(r"auto|never|must|step-\d+(\.\d+)?")
+
+
+def check_arguments(keep: object, resume: object, config: object, allow_missing: object) -> None:
+    """Raise if an argument of `Run` is not understood; it is named, with what was expected."""
+    expected = {
+        "keep": (isinstance(keep, Keep), "a samestep.Keep", keep),
+        "resume": (_RESUME.fullmatch(str(resume)), '"auto", "never", "must" or "step-400"', resume),
+        "config": (config is None or isinstance(config, Mapping), "a dict of plain values (vars(args))", config),
+        "allow_missing": (
+            _are_names(allow_missing),
+            'a list of names of tracked objects, such as ["ema"]',
+            allow_missing,
+        ),
+    }
+    for name, (is_right, what, found) in expected.items():
+        if not is_right:
+            raise SamestepError(f"{name} is not understood.", path=f"Run({name}=…)", expected=what, found=repr(found))
+    if isinstance(config, Mapping):
+        plain(dict(config), "config")
+
+
+def checked_bound(kind: str, bound: object) -> int:
+    """Give the number of bodies that a loop goes to.
+
+    Args:
+        kind: "epochs" or "steps".
+        bound: What the script gave.
+
+    Raises:
+        SamestepError: It is no whole number of at least 0.
+
+    Example:
+        >>> checked_bound("epochs", 20)
+        20
+    """
+    number = _index(bound)
+    if number is None or number < 0:
+        raise SamestepError(
+            f"The number of {kind} is not understood.",
+            path=f"run.{kind}",
+            expected=f"how many {kind} there are in all: a whole number of at least 0",
+            found=repr(bound),
+            hint="int(…) makes one of a float or a text; a loop without an end is `while True` with run.boundary().",
+        )
+    return number
+
+
+def require_named(what: str, unnamed: tuple[object, ...], example: str) -> None:
+    """Raise if values were given without names.
+
+    Args:
+        what: The method: "run.track".
+        unnamed: What was given without a name.
+        example: How it is written: "model=model".
+    """
+    if unnamed:
+        raise SamestepError(
+            f"What is given to {what} needs a name.",
+            path=what,
+            expected=f"{what}({example})",
+            found=", ".join(type(each).__name__ for each in unnamed),
+        )
+
+
+def require_free_names(what: str, names: Collection[str], taken: Collection[str]) -> None:
+    """Raise if a value has a name that each line of `metrics.jsonl` has already.
+
+    Args:
+        what: The method: "run.step".
+        names: The names of the values.
+        taken: Those that the run writes itself.
+    """
+    doubled = [name for name in names if name in taken]
+    if doubled:
+        raise SamestepError(
+            f"The name {doubled[0]!r} belongs to the run itself, which writes it beside the values.",
+            path=what,
+            hint="Give the value another name.",
+        )
+
+
+def _index(value: object) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _are_names(value: object) -> bool:
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        return False
+    return all(isinstance(each, str) for each in value)

@@ -1,0 +1,221 @@
+"""Places that fail while a training runs: real full and read-only file systems, and a directory that goes away."""
+
+import errno
+import os
+import shutil
+import subprocess
+import warnings
+
+import pytest
+from test_loop import checkpoints, metrics, small, train
+
+import samestep
+from samestep import attempt, logbook
+from samestep.errors import SamestepError, SaveFailed
+from samestep.store import files
+from samestep.store.metrics import read_metrics
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Mount a real file system of 256 kB, where the machine lets us."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting needs rights that this process lacks: run the tests as root")
+    yield path
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def fill(disk):
+    """Take the last byte of a disk."""
+    descriptor = os.open(disk / "ballast", os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(descriptor, bytes(512))
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+def texts(caught):
+    return [str(each.message) for each in caught]
+
+
+def trained(directory, steps, before, **settings):
+    """Train with what `before` does ahead of each step, and give the run and the texts of the warnings."""
+    run, _, update = small(directory, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in run.steps(steps):
+            before(step)
+            run.step(loss=update())
+    return run, texts(caught)
+
+
+def test_a_disk_that_is_really_full_is_loud_at_each_save(disk):
+    """On a full disk each due save says so once, the training and the last checkpoint stay, and room is used again."""
+    directory, during = disk / "run", []
+
+    def before(step):
+        if step == 3:
+            fill(disk)
+        if step == 7:
+            during.extend(checkpoints(directory))
+            (disk / "ballast").unlink()
+
+    _, said = trained(directory, 8, before, save_every=2)
+    assert [text.splitlines()[0] for text in said] == [
+        f"No checkpoint at step {step}; the training goes on. The disk is full; the checkpoint of step {step} was not"
+        " saved."
+        for step in (4, 6)
+    ]
+    assert "0 bytes free" in said[0]
+    assert during == ["step-000000002"]
+    assert checkpoints(directory) == ["step-000000002", "step-000000008"]
+    assert [line["step"] for line in metrics(directory)] == list(range(1, 9))
+
+
+def test_a_start_on_a_full_disk_goes_on_and_says_so(disk, monkeypatch):
+    """A resume on a disk without a free byte trains, says once that records wait, and writes them later."""
+    monkeypatch.setattr(logbook, "_PATIENCE", 0.0)
+    directory = disk / "run"
+    run, _, update = small(directory)
+    train(run, update, 1)
+    run.close()
+    fill(disk)
+
+    def before(step):
+        if step == 2:
+            (disk / "ballast").unlink()
+
+    run, (said,) = trained(directory, 3, before)
+    assert said.startswith("The records of the run could not be written; the training goes on. No space left")
+    assert [line["step"] for line in metrics(directory)] == [1, 2, 3]
+    lines = (directory / "attempts.jsonl").read_text().splitlines()
+    assert ["finished" in line for line in lines] == [True, True]
+
+
+def test_a_disk_that_fills_while_only_metrics_are_written_is_told(disk, monkeypatch):
+    """When metrics.jsonl alone cannot be written that is said once, and no line is lost when there is room again."""
+    monkeypatch.setattr(logbook, "_FLUSH_EVERY", 0.0)
+    monkeypatch.setattr(logbook, "_PATIENCE", 0.0)
+    lines = []
+
+    def before(step):
+        if step == 2:
+            fill(disk)
+        if step == 198:
+            lines.extend(read_metrics(disk / "run"))
+            (disk / "ballast").unlink()
+
+    _, said = trained(disk / "run", 200, before)
+    assert len(said) == 1
+    assert "No space left" in said[0]
+    assert 2 <= len(lines) < 190
+    assert [line["step"] for line in metrics(disk / "run")] == list(range(1, 201))
+
+
+def test_a_directory_that_turns_read_only_is_loud_at_each_save(disk, tmp_path):
+    """Where the checkpoints lie read-only each due save names it, and the training goes on; later saves work again."""
+    directory = tmp_path / "run"
+
+    def before(step):
+        place = directory / "checkpoints"
+        if step == 3:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", place], check=True)
+        if step == 5:
+            subprocess.run(["umount", place], check=True)
+
+    _, said = trained(directory, 6, before, save_every=2)
+    assert len(said) == 1
+    assert said[0].startswith("No checkpoint at step 4; the training goes on.")
+    assert "Read-only file system" in said[0]
+    assert "mount it writable" in said[0]
+    assert checkpoints(directory) == ["step-000000002", "step-000000006"]
+
+
+def test_a_read_only_disk_is_refused_at_the_start(disk):
+    """On a read-only file system no run is made, in one sentence with the system's reason."""
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    with pytest.raises(SamestepError, match="directory cannot be written") as caught:
+        samestep.Run(disk / "run")
+    assert caught.value.found == "Read-only file system"
+
+
+class Refusing(files.System):
+    """The operating system, which refuses writes for a reason that cannot be had at will: a quota, a broken disk."""
+
+    reason = 0
+
+    def write(self, descriptor, data):
+        if self.reason:
+            raise OSError(self.reason, os.strerror(self.reason))
+        return super().write(descriptor, data)
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        (errno.EDQUOT, "quota of this user is used up"),
+        (errno.EIO, "system's log"),
+        (errno.EACCES, "permissions"),
+        (errno.ESTALE, "Earlier checkpoints are untouched"),
+        (errno.EMFILE, "Earlier checkpoints are untouched"),
+    ],
+)
+def test_what_the_system_refuses_is_loud_once_for_each_save(reason, hint, tmp_path, monkeypatch):
+    """A quota, a failing disk and their kin cost the due checkpoints only, and each is named with what to do."""
+    system = Refusing()
+    monkeypatch.setattr(files, "system", system)
+
+    def before(step):
+        system.reason = reason if 3 <= step < 7 else 0
+
+    _, said = trained(tmp_path, 8, before, save_every=2)
+    assert [text.partition(";")[0] for text in said] == ["No checkpoint at step 4", "No checkpoint at step 6"]
+    assert all(os.strerror(reason) in text and hint in text for text in said)
+    assert checkpoints(tmp_path) == ["step-000000002", "step-000000008"]
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
+
+
+def test_a_directory_that_is_removed_is_made_anew_and_locked(tmp_path):
+    """When the run's directory is removed that is said, and the run goes on there: same identity, lock and all."""
+    directory = tmp_path / "run"
+    identities = []
+
+    def before(step):
+        if step == 3:
+            identities.append((directory / "run.json").read_bytes())
+            shutil.rmtree(directory)
+
+    run, (said,) = trained(directory, 6, before, save_every=2)
+    assert said.startswith("The run's directory was removed, renamed or emptied while the training ran")
+    assert checkpoints(directory) == ["step-000000004", "step-000000006"]
+    assert (directory / "run.json").read_bytes() == identities[0]
+    assert "finished" in (directory / "attempts.jsonl").read_text()
+    assert run._attempt._lock.is_in_place()
+    run.close()
+    run, _, update = small(directory)
+    assert train(run, update, 7) == [6]
+
+
+def test_a_directory_that_another_run_has_taken_is_left_alone(tmp_path):
+    """When another run works in the directory's place, saves fail loudly and write nothing there."""
+    directory = tmp_path / "run"
+    run, _, update = small(directory, save_every=2)
+    others = []
+    with pytest.warns(UserWarning, match="removed or replaced") as caught, pytest.raises(SaveFailed):
+        for step in run.steps(4):
+            if step == 1:
+                directory.rename(tmp_path / "moved")
+                attempt._open.clear()  # as in another process, which knows nothing of this one
+                others.append(samestep.Run(directory))
+            run.step(loss=update())
+    assert {text[:23] for text in texts(caught)} == {"No checkpoint at step 2", "No checkpoint at step 4"}
+    assert sorted(each.name for each in directory.iterdir()) == [".lock", "lock.json", "run.json"]
+    others[0].close()

@@ -11,6 +11,7 @@ from samestep.messages import warn_user
 from samestep.progress import Progress, Scoring
 from samestep.schedule import Schedule
 from samestep.signals import StopSignals
+from samestep.state.carried import Carried
 from samestep.state.snapshot import Item, Snapshot
 from samestep.store.reading import Checkpoint
 from samestep.tracked import MarkedSnapshot, Tracked
@@ -64,7 +65,7 @@ class Keeper:
         self._name: str | None = None
         self._at_boundary: tuple[int, int] | None = None
         self._asked_at: tuple[int, int] | None = None
-        self.unsaved = self._warned = False
+        self.unsaved = self._warned = self._put_off = False
 
     # --- restoring --------------------------------------------------------------------------------------
 
@@ -143,13 +144,27 @@ class Keeper:
         if self._tracked.updates >= _MANY and not self._progress.completed_steps and not self._warned:
             self._warned = True
             warn_user("The optimizers have stepped, but run.step() was never called: it counts the completed updates.")
-        due = self._asked or self.scoring.due or self.signals.received is not None
-        if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
+        if self._is_due():
             self.save()
         if ends_epoch and self.signals.installed:
             self._marked = MarkedSnapshot(self.snapshot(), saved=not self.unsaved)
         self._busy = False
         self._leave_by_signal()
+
+    def _is_due(self) -> bool:
+        asked = self._asked or self.scoring.due or self.signals.received is not None
+        return asked or self._schedule.due(self._progress.completed_steps, self._progress.epoch)
+
+    def put_off(self, held: Collection[Carried]) -> None:
+        """Say, once, that a checkpoint is due here but has to wait: a generator holds samples that would be lost."""
+        self.scoring.refuse_update(self.updates())
+        if not self._put_off and self._is_due():
+            self._put_off = True
+            warn_user(
+                "A checkpoint is due, but a generator around the loader holds samples back, which a resume would lose;"
+                " it waits for a batch that leaves none, or for the end of the epoch. To save here, keep in run.state:"
+                + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
+            )
 
     def is_at_boundary(self) -> bool:
         """Tell whether no update has been completed since the last boundary."""

@@ -16,6 +16,7 @@ from samestep.messages import user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
+from samestep.state.carried import find_held
 from samestep.state.random import isolated, seed_everything
 from samestep.store.retention import Keep
 from samestep.tracked import Tracked
@@ -347,7 +348,11 @@ class Run:
         if not self._leading.asks(loader, None if frame is None else (id(frame.f_code), frame.f_lasti)):
             return
         self._keeper.restore_again(loader)
-        self._boundary(ends_epoch=self._leading.is_exhausted)
+        held = [] if frame is None else find_held(frame)
+        if held:
+            self._keeper.put_off(held)
+        else:
+            self._boundary(ends_epoch=self._leading.is_exhausted)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:
         for observe in self._observers:

@@ -46,8 +46,8 @@ def check_listings(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
         names_here, order_here = live[place].split("/")
         if names != names_here:
             warn_user(
-                f"The data set's list {place!r} holds other names than in the run that saved the state: its samples may be"
-                " others."
+                f"The data set's list {place!r} holds other names than in the run that saved the state: its samples"
+                " may be others."
             )
         elif order != order_here:
             raise StateMismatch(

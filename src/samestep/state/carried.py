@@ -6,14 +6,15 @@ and the loop reads it too; or if it counts batches (`enumerate(loader)`, `islice
 """
 
 import ast
+import inspect
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from samestep.state.script import Loop, body_events, loops_of
 from samestep.state.source import is_installed
@@ -91,16 +92,72 @@ def find_carried(frame: FrameType) -> list[Carried]:
     return list(found.values())
 
 
+def find_held(frame: FrameType) -> list[Carried]:
+    """Look through the generators between a loader and the loop for samples that they hold back from batch to batch.
+
+    What `for batch in packed(loader)` has taken from the loader and not yet handed on is in no checkpoint.
+
+    Args:
+        frame: The user's frame that asks the loader for a batch.
+
+    Returns:
+        The variables that hold something now.
+    """
+    found: list[Carried] = []
+    each: FrameType | None = frame
+    try:
+        while each is not None and _is_generator(each):
+            file, loops = loops_of(each)
+            if not _feeds(each, loops):
+                break
+            reads = _reads(loops)
+            lines = {name: line for loop in loops for name, line in _carried_by(loop, reads).items()}
+            values = each.f_locals
+            found += [Carried(name, file, line) for name, line in lines.items() if _holds(values.get(name))]
+            each = each.f_back
+    except Exception:  # noqa: BLE001  (as above)
+        _log.debug("The search for held samples gave up.", exc_info=True)
+    return found
+
+
+def _is_generator(frame: FrameType) -> bool:
+    return bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
+
+
+def _feeds(frame: FrameType, loops: list[Loop]) -> bool:
+    """Tell a generator that hands batches on to the loop from one that is a part of it, and updates weights."""
+    return _is_generator(frame) and not any(_is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
+
+
+def _holds(value: object) -> bool:
+    """Tell whether a value may hold samples: a tensor or a container that is not empty."""
+    if isinstance(value, Tensor):
+        return value.numel() > 0
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, nn.Module)) and len(value) > 0
+
+
+def _is_bare(value: object) -> bool:
+    """Tell whether a value is as those begin that will hold samples: None, or empty."""
+    kinds = (list, tuple, dict, set, deque, np.ndarray, Tensor, type(None))
+    return isinstance(value, kinds) and not _holds(value)
+
+
+def _reads(loops: list[Loop]) -> set[str]:
+    return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
+
+
 def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
     if is_asking and loops and _counts_from_zero(loops[-1]):
         yield Carried("range(…)", file, loops[-1].lineno)
-    reads = {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
+    reads, feeds = _reads(loops), _feeds(frame, loops)
     for loop in loops:
         if isinstance(loop, ast.For) and "islice" in map(_called, _calls(loop.iter)):
             yield Carried("islice(…)", file, loop.lineno)
         counters = _counters(loop) if is_asking else {}
         for name, line in (_carried_by(loop, reads) | counters).items():
-            if isinstance(frame.f_locals.get(name, _ABSENT), _PLAIN):
+            value = frame.f_locals.get(name, _ABSENT)
+            # Where a generator holds samples back, nothing is saved; where it is bare, it begins alike.
+            if isinstance(value, _PLAIN) and not (feeds and _is_bare(value)):
                 yield Carried(name, file, line)
 
 

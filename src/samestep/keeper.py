@@ -156,13 +156,13 @@ class Keeper:
         return asked or self._schedule.due(self._progress.completed_steps, self._progress.epoch)
 
     def put_off(self, held: Collection[Carried]) -> None:
-        """Say, once, that a checkpoint is due here but has to wait: a generator holds samples that would be lost."""
+        """Say, once, that a checkpoint is due here but has to wait: something holds samples that would be lost."""
         self.scoring.refuse_update(self.updates())
         if not self._put_off and self._is_due():
             self._put_off = True
             warn_user(
-                "A checkpoint is due, but a generator around the loader holds samples back, which a resume would lose;"
-                " it waits for a batch that leaves none, or for the end of the epoch. To save here, keep in run.state:"
+                "A checkpoint is due, but what stands between loader and loop holds samples back, which a resume would"
+                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state:"
                 + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
             )
 

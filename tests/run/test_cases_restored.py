@@ -1,5 +1,6 @@
 """Failures that people reported of other tools, each as a small loop that is restored at every boundary."""
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -271,6 +272,7 @@ def test_a_collate_function_that_merges_samples() -> None:
     check_every_step(train)
 
 
+@pytest.mark.filterwarnings("ignore:These decide the next step")  # loaders for evaluation, which none resumes
 def test_evaluating_often_or_never_is_one_training(tmp_path: Path) -> None:
     """transformers#1556, char-rnn#17: sampling and validating at every step or never, isolated, train the same bits."""
 
@@ -349,3 +351,42 @@ def test_what_a_generator_holds_may_be_state() -> None:
                 script.update(batch)
 
     assert check_every_step(train) > 4
+
+
+class PlainAverage(CountingAverage):
+    """An average whose plain count of updates is in no state, as lightly-train had it."""
+
+    get_extra_state = nn.Module.get_extra_state
+    set_extra_state = nn.Module.set_extra_state
+
+
+class BareAverage:
+    """An average without a state of its own, as it stands in many scripts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.average, self.updates = copy.deepcopy(model).requires_grad_(requires_grad=False), 0
+
+    def update_parameters(self, model: nn.Module) -> None:
+        CountingAverage.update_parameters(self, model)
+
+
+@pytest.mark.parametrize(
+    ("build", "tracks", "said"),
+    [
+        (PlainAverage, lambda average: {"average": average}, r"average\.updates: 0 -> 1"),
+        (PlainAverage, lambda _: {}, r"average \("),
+        (BareAverage, lambda average: {"average": average.average}, r"updates"),
+        (BareAverage, lambda _: {}, r"average"),
+    ],
+)
+def test_an_average_that_would_warm_up_again_is_named(
+    build: Callable[[nn.Module], Any], tracks: Callable[[Any], dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    """lightly-train PR#892, YOLOX#1318: an EMA whose count or weights no checkpoint holds is named when it saves."""
+    script = Script(tmp_path, save_every=1)
+    average = build(script.model)
+    script.run.track(**tracks(average))
+    with pytest.warns(UserWarning, match=said):
+        for _ in script.run.steps(3):
+            script.update([torch.rand(4, 3), torch.arange(4)])
+            average.update_parameters(script.model)

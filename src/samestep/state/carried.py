@@ -9,12 +9,12 @@ import ast
 import inspect
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from samestep.state.script import Loop, body_events, loops_of
 from samestep.state.source import is_installed
@@ -92,32 +92,18 @@ def find_carried(frame: FrameType) -> list[Carried]:
     return list(found.values())
 
 
-def find_held(frame: FrameType) -> list[Carried]:
-    """Look through the generators between a loader and the loop for samples that they hold back from batch to batch.
-
-    What `for batch in packed(loader)` has taken from the loader and not yet handed on is in no checkpoint.
+def carried_by_generator(frame: FrameType) -> list[tuple[Carried, object]]:
+    """Give what a generator that feeds the loop carries from batch to batch, with its values now.
 
     Args:
-        frame: The user's frame that asks the loader for a batch.
-
-    Returns:
-        The variables that hold something now.
+        frame: Any frame; others than those of such generators carry nothing here.
     """
-    found: list[Carried] = []
-    each: FrameType | None = frame
-    try:
-        while each is not None and _is_generator(each):
-            file, loops = loops_of(each)
-            if not _feeds(each, loops):
-                break
-            reads = _reads(loops)
-            lines = {name: line for loop in loops for name, line in _carried_by(loop, reads).items()}
-            values = each.f_locals
-            found += [Carried(name, file, line) for name, line in lines.items() if _holds(values.get(name))]
-            each = each.f_back
-    except Exception:  # noqa: BLE001  (as above)
-        _log.debug("The search for held samples gave up.", exc_info=True)
-    return found
+    file, loops = loops_of(frame) if _is_generator(frame) else ("", [])
+    if not _feeds(frame, loops):
+        return []
+    reads, values = _reads(loops), frame.f_locals
+    lines = {name: line for loop in loops for name, line in _carried_by(loop, reads).items()}
+    return [(Carried(name, file, line), values.get(name)) for name, line in lines.items()]
 
 
 def _is_generator(frame: FrameType) -> bool:
@@ -129,17 +115,11 @@ def _feeds(frame: FrameType, loops: list[Loop]) -> bool:
     return _is_generator(frame) and not any(_is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
 
 
-def _holds(value: object) -> bool:
-    """Tell whether a value may hold samples: a tensor or a container that is not empty."""
-    if isinstance(value, Tensor):
-        return value.numel() > 0
-    return isinstance(value, Collection) and not isinstance(value, (str, bytes, nn.Module)) and len(value) > 0
-
-
 def _is_bare(value: object) -> bool:
     """Tell whether a value is as those begin that will hold samples: None, or empty."""
-    kinds = (list, tuple, dict, set, deque, np.ndarray, Tensor, type(None))
-    return isinstance(value, kinds) and not _holds(value)
+    if isinstance(value, Tensor):
+        return value.numel() == 0
+    return value is None or (isinstance(value, (list, tuple, dict, set, deque, np.ndarray)) and len(value) == 0)
 
 
 def _reads(loops: list[Loop]) -> set[str]:

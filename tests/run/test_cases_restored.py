@@ -224,7 +224,7 @@ def test_the_patience_of_early_stopping_goes_on(kind: str) -> None:
     losses, ends = [3.0, 2.0, 2.0, 2.5, 1.0, 1.0], []
 
     def train(directory: Path) -> None:
-        script = Script(directory, batch_size=6)
+        script = Script(directory, batch_size=ITEMS)
         if kind == "an object":
             stopper = Stopper()
             script.run.track(stopper=stopper)

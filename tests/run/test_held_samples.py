@@ -228,3 +228,17 @@ def test_a_place_that_asks_often_stays_a_boundary(tmp_path: Path) -> None:
                 break
             script.update(batch)
     assert len(list((tmp_path / "own" / "checkpoints").glob("step-*"))) == ITEMS
+
+
+def test_a_trainer_called_from_outside_is_no_feeder() -> None:
+    """The same where a function around it asks the trainer to read, and then to update."""
+
+    def train(directory: Path) -> None:
+        script = Script(directory)
+        trainer = Trainer(script)
+        for _ in script.run.epochs(EPOCHS):
+            trainer.batches = iter(script.loader)
+            while trainer.read():
+                trainer.update()
+
+    assert check_every_step(train) == EVERYWHERE + EDGES

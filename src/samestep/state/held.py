@@ -25,26 +25,42 @@ class _First:
     values: dict[str, tuple[object, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """The functions on the stack, and the objects whose methods they are, by their ids."""
+
+    codes: frozenset[int] = frozenset()
+    owners: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, frame: FrameType | None, around: "_Stack") -> "_Stack":
+        frames = []
+        while frame is not None and id(frame.f_code) not in around.codes:
+            frames.append(frame)
+            frame = frame.f_back
+        return cls(
+            around.codes | {id(each.f_code) for each in frames}, around.owners | {id(_owner(each)) for each in frames}
+        )
+
+
 class HeldSamples:
     """Knows the loop from what feeds it, and what the feeders held when an epoch began."""
 
     def __init__(self) -> None:
-        self._codes: set[int] = set()
-        self._running: set[int] = set()
+        self._around = _Stack()  # the epoch's loop, and what has called it
+        self._loop = _Stack()  # with what was called for the last update
         self._first: dict[int, _First] = {}
 
     def begin_epoch(self, frame: FrameType | None) -> None:
         """Forget what feeders held in the last epoch, and take what is on the stack for the loop."""
         self._first.clear()
-        self.note_loop(frame)
+        self._around = self._loop = _Stack.of(frame, _Stack())
 
     def note_loop(self, frame: FrameType | None) -> None:
         """Take what is on the stack for the loop: here it says that an update is done."""
-        self._codes, self._running = set(), set()
-        while frame is not None:
-            self._codes.add(id(frame.f_code))
-            self._running.add(id(_owner(frame)))
-            frame = frame.f_back
+        if self._around.codes:
+            # What lies around the loop is known, and not looked at again: reading a frame's variables keeps them alive.
+            self._loop = _Stack.of(frame, self._around)
 
     def find(self, frame: FrameType | None) -> list[Carried]:
         """Name what holds samples now.
@@ -63,7 +79,7 @@ class HeldSamples:
 
     def _search(self, frame: FrameType | None) -> Iterator[Carried]:
         feeders = []
-        while frame is not None and id(frame.f_code) not in self._codes:
+        while frame is not None and id(frame.f_code) not in self._loop.codes:
             feeders.append(frame)
             frame = frame.f_back
         if frame is None:
@@ -75,7 +91,7 @@ class HeldSamples:
     def _changed(self, feeder: FrameType, consumed: set[int]) -> Iterator[Carried]:
         owner = _owner(feeder)
         values = {name: feeder.f_locals[name] for name in feeder.f_code.co_freevars if name in feeder.f_locals}
-        if id(owner) not in self._running:
+        if id(owner) not in self._loop.owners:
             values |= getattr(owner, "__dict__", {})
         first = self._first.get(id(owner))
         if first is None or first.owner is not owner:

@@ -115,7 +115,7 @@ def _search(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
     tracked = _TrackedState(objects)
     loop = _Loop(frame)
     found = []
-    for path, value in _reachable([*_names_in_use(frame), *objects.items()], tracked.closed):
+    for path, value in _reachable([*loop.kept(_names_in_use(frame)), *objects.items()], tracked.closed):
         root = path.split(".")[0].split("[")[0]
         kind = tracked.kind_of_suspect(value)
         if kind is None or not (kind in _CERTAIN or loop.carries(root, path, kind)):
@@ -186,6 +186,11 @@ class _Loop:
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
+
+    def kept(self, names: list[tuple[str, object]]) -> list[tuple[str, object]]:
+        """Leave out the names that each body writes anew: what hangs on them alone does not outlive it."""
+        fresh = frozenset() if self._names is None else self._names.fresh
+        return [(name, value) for name, value in names if name not in fresh]
 
     def carries(self, root: str, path: str, kind: str) -> bool:
         """Tell whether the loop may carry what lies at a path from one body to the next."""

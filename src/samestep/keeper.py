@@ -8,10 +8,12 @@ from typing import Any
 from samestep.attempt import SETTINGS, Attempt
 from samestep.errors import CorruptCheckpoint, StateMismatch
 from samestep.losses import LossWatch
+from samestep.messages import warn_user
 from samestep.mistakes import MistakeWatch
 from samestep.progress import Progress, Scoring
 from samestep.schedule import Schedule
 from samestep.signals import StopSignals
+from samestep.state.carried import Carried
 from samestep.state.settings import without_effect
 from samestep.state.snapshot import Item, Snapshot
 from samestep.store.reading import Checkpoint
@@ -64,7 +66,7 @@ class Keeper:
         self._asked_at: tuple[int, int] | None = None
         self._built: dict[str, Any] | None = None
         self.mistakes = MistakeWatch(attempt.directory, schedule)
-        self.unsaved = False
+        self.unsaved = self._put_off = False
 
     # --- restoring --------------------------------------------------------------------------------------
 
@@ -162,13 +164,27 @@ class Keeper:
         self._at_boundary = self._place()
         self.scoring.refuse_update(self.updates())
         self.mistakes.boundary(self._progress.completed_steps, self._tracked.updates)
-        due = self._asked or self.scoring.due or self.signals.received is not None
-        if due or self._schedule.due(self._progress.completed_steps, self._progress.epoch):
+        if self._is_due():
             self.save()
         if ends_epoch and self.signals.installed:
             self._marked = MarkedSnapshot(self.snapshot(), saved=not self.unsaved)
         self._busy = False
         self._leave_by_signal()
+
+    def _is_due(self) -> bool:
+        asked = self._asked or self.scoring.due or self.signals.received is not None
+        return asked or self._schedule.due(self._progress.completed_steps, self._progress.epoch)
+
+    def put_off(self, held: Collection[Carried]) -> None:
+        """Say, once, that a checkpoint is due here but has to wait: something holds samples that would be lost."""
+        self.scoring.refuse_update(self.updates())
+        if not self._put_off and self._is_due():
+            self._put_off = True
+            warn_user(
+                "A checkpoint is due, but what stands between loader and loop holds samples back, which a resume would"
+                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state:"
+                + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
+            )
 
     def is_at_boundary(self) -> bool:
         """Tell whether no update has been completed since the last boundary."""

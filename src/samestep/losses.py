@@ -6,7 +6,7 @@ from typing import Any
 
 from samestep.messages import user_frame, warn_user
 from samestep.state.attributes import AttributeWatch
-from samestep.state.audit import find_untracked
+from samestep.state.audit import find_untracked, find_wrappers
 from samestep.state.carried import find_carried
 
 _UNTRACKED = "These decide the next step but are not tracked, so a resume loses them"
@@ -15,8 +15,8 @@ _CARRIED = (
     " anything, keep them in run.state, or give enumerate start=loader.position"
 )
 _CHANGED = (
-    "These attributes have changed and are in no state_dict, so a resume begins them anew; make them buffers, or save"
-    " them by get_extra_state"
+    "These attributes have changed and are in no state_dict, so a resume begins them anew; make them buffers, save"
+    " them by get_extra_state, or track the object with a state_dict of its own"
 )
 
 
@@ -29,7 +29,8 @@ class LossWatch:
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self._objects = objects
-        self._attributes = AttributeWatch(objects)
+        frame = user_frame()
+        self._attributes = AttributeWatch(objects, {} if frame is None else find_wrappers(frame, objects))
         self._named: set[str] = set()
         self._read: set[tuple[CodeType, int]] = set()
 

@@ -12,10 +12,11 @@ from samestep.attempt import Attempt
 from samestep.errors import WrongPlace
 from samestep.keeper import Keeper, Loop
 from samestep.leading import Leading
-from samestep.messages import user_frame
+from samestep.messages import place_in_text, user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
+from samestep.state.held import HeldSamples
 from samestep.state.random import checked_seed, isolated, seed_everything
 from samestep.store.metrics import checked_scores
 from samestep.store.retention import Keep
@@ -85,6 +86,7 @@ class Run:
         scoring = Scoring(keep.best, keep.metric, keep.mode)
         self._keeper = Keeper(self._attempt, self._tracked, self._progress, schedule, scoring)
         self._leading = Leading(self._tracked.loaders)
+        self._held = HeldSamples()
         self._random = OwnRandomState()
         self._loop: Loop | None = None
         self._loops_begun = self._isolation = 0
@@ -224,6 +226,7 @@ class Run:
         self._progress.completed_steps += 1
         self._keeper.step()
         self._leading.step()
+        self._held.note_loop(user_frame())
         self._stepped_in_epoch = True
         self._progress.leader = self._leading.name
         self._record(**values)
@@ -355,6 +358,7 @@ class Run:
     def _begin_epoch(self) -> None:
         """Stand at the top of an epoch: a new one, or one that is resumed inside and draws there what it drew."""
         progress, self._stepped_in_epoch, self._marked_in_epoch = self._progress, False, False
+        self._held.begin_epoch(user_frame())
         if self._keeper.is_inside and progress.top is not None:
             self._tracked.return_to_top(progress.top, progress.leader)
             self._leading.begin_epoch(progress.leader)
@@ -376,10 +380,14 @@ class Run:
         if self._loop is None or self._loop.kind != "epochs" or self._isolation:
             return
         frame = user_frame()
-        if not self._leading.asks(loader, None if frame is None else (id(frame.f_code), frame.f_lasti)):
+        held = self._held.find(frame)
+        if not self._leading.asks(loader, None if frame is None else place_in_text(frame)):
             return
         self._keeper.restore_again(loader)
-        self._boundary(ends_epoch=self._leading.is_exhausted)
+        if held:
+            self._keeper.put_off(held)
+        else:
+            self._boundary(ends_epoch=self._leading.is_exhausted)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:
         for observe in self._observers:

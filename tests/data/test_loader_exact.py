@@ -36,7 +36,10 @@ def states(**options):
 @pytest.mark.parametrize("randomness", ["sample", "batch"])
 @pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, False), (2, True), (3, True), (4, False)])
 def test_workers_do_not_change_a_bit(workers, persistent, randomness):
-    """Three epochs are the same bits at 0, 1, 2, 3 and 4 workers, persistent or not."""
+    """Three epochs are the same bits at 0, 1, 2, 3 and 4 workers, persistent or not.
+
+    Reported as pytorch PR#15170, torchtune#168.
+    """
     reference = read(build(randomness=randomness), EPOCHS)
     assert len(reference) == EPOCHS * BATCHES
     assert equal(read(build(workers, persistent, randomness=randomness), EPOCHS), reference)
@@ -78,7 +81,7 @@ def test_resume_in_a_fresh_process():
 
 
 def test_no_number_is_drawn_twice():
-    """No draw of any library repeats over samples, batches and two epochs."""
+    """No draw of any library repeats over samples, batches and two epochs (pytorch#5059, Lightning#20412)."""
     drawn = torch.cat(read(build(collate_fn=torch.stack), 2))[:, 1:].flatten().tolist()
     assert len(set(drawn)) == len(drawn)
 

@@ -62,7 +62,10 @@ def test_what_cannot_be_exact_is_refused(options, message):
 
 
 def test_iterable_data_sets_are_refused():
-    """An iterable data set is refused in one sentence, until it is supported, and what to do instead is said."""
+    """An iterable data set is refused in one sentence, until it is supported, and what to do instead is said.
+
+    Reported as datasets#7901, datasets#8308, pytorch#41329.
+    """
     with pytest.raises(SamestepError, match="Iterable data sets are not supported yet") as caught:
         DataLoader(Endless())
     assert "save at the ends of epochs only" in caught.value.hint
@@ -191,7 +194,7 @@ def test_the_hook_is_not_called_for_an_older_iterator():
 
 
 def test_the_state_is_small_and_plain():
-    """The state is less than 1 kB of plain values."""
+    """The state is less than 1 kB of plain values (torchdata#1317)."""
     state = build().state_dict()
     assert len(repr(state)) < 1_000
     assert eval(repr(state)) == state  # noqa: S307 - our own text
@@ -250,7 +253,7 @@ def test_three_resumes_in_one_epoch():
 
 
 def test_a_save_right_after_a_resume_with_four_workers():
-    """A state taken one batch after a resume, while most workers have not answered, is whole (data PR#1251)."""
+    """A state taken one batch after a resume, before most workers answered, is whole (meta-pytorch/data PR#1251)."""
     reference = read(build(), 2)
     first = build(4)
     batches = iter(first)

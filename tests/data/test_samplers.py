@@ -288,3 +288,24 @@ def test_a_data_sets_generator_is_not_taken_for_the_samplers():
     loader = DataLoader(dataset, sampler=RandomSampler(dataset), seed=1)
     next(iter(loader))
     assert loader.state_dict()["sampler"]["start"] == {}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_gives_the_same_alone_and_in_a_loader(workers):
+    """A sampler with a generator of its own yields the same indices alone and inside a loader (pytorch#7209)."""
+
+    def build(kind):
+        return kind(range(13), generator=torch.Generator().manual_seed(3))
+
+    def doubled(dataset, generator):
+        return WeightedRandomSampler([1.0] * len(dataset), 20, generator=generator)
+
+    for kind in (RandomSampler, doubled):
+        for randomness in ("sample", "torch"):
+            alone = build(kind)
+            loader = DataLoader(
+                Noisy(sample_rng=False), 3, sampler=build(kind), num_workers=workers, randomness=randomness
+            )
+            for _ in range(EPOCHS):
+                indices = [int(index) for batch in loader for index in batch[:, 0]]
+                assert indices == list(alone)

@@ -64,7 +64,10 @@ def resumed_from(directory: Path) -> str | None:
 
 
 def test_a_kill_at_each_file_operation_of_a_save_loses_no_complete_checkpoint(tmp_path: Path) -> None:
-    """Killed at each file operation between two saves, the run resumes from the newest complete one, bit for bit."""
+    """Killed at each file operation between two saves, the run resumes from the newest complete one, bit for bit.
+
+    Reported as KempnerForge#102.
+    """
     log, calls = tmp_path / "log", tmp_path / "calls"
     code = run_in_child(train_and_die, tmp_path / "whole", tmp_path / "whole.jsonl", calls, None, log=log)
     assert code == 0, log.read_text()

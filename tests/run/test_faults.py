@@ -92,7 +92,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(tmp_path:
 
 
 def test_a_run_may_be_moved_and_renamed(tmp_path: Path) -> None:
-    """The directory holds no absolute path: moved to another name, with spaces and umlauts, it resumes."""
+    """The directory holds no absolute path: moved to another name, with spaces and umlauts, it resumes.
+
+    Reported as transformers PR#48319.
+    """
     run, _, update = small(tmp_path / "first")
     train(run, update, 3)
     run.close()

@@ -528,7 +528,10 @@ def test_carried_variables_and_changing_attributes_are_named(tmp_path: Path) -> 
 
 
 def test_a_resume_under_other_conditions_says_so(tmp_path: Path) -> None:
-    """R31: another thread count and another configuration are named with how sure it is that bits change."""
+    """R31: another thread count and another configuration are named with how sure it is that bits change.
+
+    Reported as pytorch#88718, pytorch#2201.
+    """
     run, _, update = small(tmp_path, config={"lr": 0.1})
     train(run, update, 1)
     run.close()

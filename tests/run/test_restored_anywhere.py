@@ -23,9 +23,9 @@ EPOCHS = 3
 class Script:
     """What most scripts below begin with: data, model, optimizer, loader, and one update."""
 
-    def __init__(self, directory: Path, *, save_every: object = None, **loader: object) -> None:
+    def __init__(self, directory: Path, *, save_every: object = None, data: object = None, **loader: object) -> None:
         self.run = samestep.Run(directory, seed=0, save_every=save_every)
-        self.data = torch.utils.data.TensorDataset(torch.randn(ITEMS, 3), torch.arange(ITEMS))
+        self.data = data or torch.utils.data.TensorDataset(torch.randn(ITEMS, 3), torch.arange(ITEMS))
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.loader = samestep.DataLoader(

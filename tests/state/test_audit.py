@@ -332,6 +332,22 @@ def test_the_weights_themselves_and_what_each_body_makes_anew_are_not_named():
     assert start
 
 
+def test_a_model_that_each_body_makes_anew_is_not_named():
+    """A copy that each evaluation makes is nothing that a resume loses; an optimizer for the epoch's batches is."""
+    net, _ = network()
+    found = []
+    for _ in range(2):
+        found.append(named(find_untracked(here(), {"net": net})))
+        copied = copy.deepcopy(net)
+        copied(torch.ones(4, 3)).sum().backward()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(1):
+            found.append(named(find_untracked(here(), {"net": net})))
+            optimizer.step()
+    # Seen from the batches, the copy of this body is still there and comes anew before the next look at it.
+    assert found == [{}, {"optimizer": "optimizer"}, {}, {"optimizer": "optimizer"}]
+
+
 def test_a_copy_that_is_read_behind_the_batches_is_named():
     """What the top of an epoch copies and its end reads is carried over the batches between them."""
     net, _ = network()

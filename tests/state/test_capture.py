@@ -181,7 +181,7 @@ def test_another_kind_of_generator_is_refused():
 
 
 def test_the_loss_scale_goes_on(stored):
-    """transformers#34053: scale, growth tracker and backoff are those before the stop, not 65536 again."""
+    """transformers#34053, ultralytics PR#22189: scale, growth tracker and backoff go on, not from 65536 again."""
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

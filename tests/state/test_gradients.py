@@ -22,7 +22,7 @@ def backward(net, index):
 
 
 def test_half_a_window_of_gradients_is_restored(stored, bits):
-    """OneTrainer#1465, transformers#22143: saved at micro-batch 3 of 5, the update is that of all five."""
+    """OneTrainer PR#1465, transformers#22143: saved at micro-batch 3 of 5, the update is that of all five."""
     (net, optimizer), (fresh, other) = build(), build(1)
     for index in range(3):
         backward(net, index)

@@ -206,7 +206,7 @@ def test_hooks_on_the_state_dict_are_respected(stored):
 
 
 def test_averaged_models_go_on_exactly(stored):
-    """lightly-train#892, YOLOX#1318: EMA weights and their integer counter go on where they were."""
+    """lightly-train PR#892, YOLOX#1318: EMA weights and their integer counter go on where they were."""
 
     def build(seed):
         torch.manual_seed(seed)

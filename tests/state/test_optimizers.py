@@ -147,6 +147,23 @@ def test_two_swapped_layers_are_detected():
     assert "model.a.weight in the checkpoint, model.b.weight in the live object" in caught.value.found
 
 
+def test_layers_registered_in_another_order_are_detected():
+    """pytorch#1489, Lightning#17025: a model that names the same layers in another order is refused, not mixed up."""
+
+    def build(*names):
+        net = nn.ModuleDict({name: nn.Linear(3, 3) for name in names})
+        return net, torch.optim.Adam(net.parameters())
+
+    net, optimizer = build("a", "b")
+    net["a"](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    items = capture({"model": net, "optimizer": optimizer})
+    other, another = build("b", "a")
+    with pytest.raises(StateMismatch, match="does not fit") as caught:
+        restore({"model": other, "optimizer": another}, items)
+    assert "model.a.weight in the checkpoint, model.b.weight in the live object" in caught.value.found
+
+
 def test_a_parameter_in_no_tracked_module_is_refused():
     """An optimizer that updates something untracked is refused with the shape and the group."""
     net, head = nn.Linear(2, 2), nn.Linear(2, 7)

@@ -63,7 +63,7 @@ def test_random_state_loads_under_weights_only_rules():
 
 @pytest.mark.parametrize("part", ["python", "numpy", "torch", "own"])
 def test_damaged_random_state_is_an_error_that_names_it(part):
-    """accelerate#4283, #3433: a part that cannot be loaded is named, and every generator stays as it was."""
+    """accelerate#4283, accelerate#3433: a part that cannot be loaded is named, and every generator stays as it was."""
     state = RandomState(own=random.Random(0))
     saved = state.state_dict()
     draw()

@@ -65,7 +65,7 @@ def run(objects, steps):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_stock_scheduler_goes_on_with_the_same_rates(name, stored):
-    """Lightning#1772, #4655: after each possible step of saving, the following rates are those without a stop."""
+    """Lightning#1772, Lightning#4655: after each possible step of saving, the rates are those without a stop."""
     for stop in (1, 4, 5):
         objects = build(name)
         run(objects, range(stop))

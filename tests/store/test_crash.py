@@ -54,7 +54,10 @@ def leftovers(directory):
 
 
 def test_kill_at_every_call(scene, tmp_path, use_system):
-    """Whichever file call of a save or its retention is killed, the newest complete checkpoint is found."""
+    """Whichever file call of a save or its retention is killed, the newest complete checkpoint is found.
+
+    Reported as Lightning#688, transformers#35782.
+    """
     base, snapshot = scene
     calls = calls_of(base, snapshot, use_system, tmp_path)
     committed = calls.index("rename")
@@ -230,7 +233,7 @@ def test_a_living_writer_is_not_tidied(tmp_path):
 
 
 def test_failing_save_deletes_nothing(tmp_path, use_system):
-    """With only one checkpoint kept, a failing save leaves that one."""
+    """With only one checkpoint kept, a failing save leaves that one (Lightning#1150)."""
     store = Store(tmp_path, keep=Keep(last=1))
     store.write(make_snapshot(1))
     use_system(FailAt(12))

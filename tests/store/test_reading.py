@@ -201,7 +201,7 @@ def test_golden_checkpoint():
     ids=["name", "device", "dict", "function"],
 )
 def test_map_location(tmp_path, map_location):
-    """map_location moves the tensors as torch.load does, but never the random state."""
+    """map_location moves the tensors as torch.load does, but never the random state (ignite#2076)."""
     snapshot = write_checkpoint(tmp_path, make_snapshot(3), {}).read(map_location)
     assert snapshot.items["model"].tensors["weight"].device.type == "meta"
     assert snapshot.items["random"].tensors["torch"].equal(torch.arange(8))

@@ -29,7 +29,7 @@ def kept_steps(keep, given_entries, **options):
 
 
 def test_the_highest_steps_stay():
-    """Steps are compared as numbers: of 900, 1000 and 1100 the last two are 1000 and 1100."""
+    """Steps are compared as numbers: of 900, 1000 and 1100 the last two are 1000 and 1100 (accelerate#1163)."""
     assert kept_steps(Keep(last=2), entries(900, 1000, 1100)) == [1000, 1100]
 
 
@@ -40,7 +40,7 @@ def test_order_of_listing_does_not_matter():
 
 
 def test_best_older_than_the_window_stays():
-    """The best checkpoint stays when it is older than the last ones."""
+    """The best checkpoint stays when it is older than the last ones (Lightning#1150)."""
     listed = entries(100, 200, 300, 400, acc=[0.9, 0.1, 0.2, 0.3])
     assert kept_steps(Keep(last=2, best=1, metric="acc"), listed) == [100, 300, 400]
 

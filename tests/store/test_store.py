@@ -280,7 +280,7 @@ def test_the_last_two_stay(tmp_path):
 
 
 def test_the_best_stays(tmp_path):
-    """The best stays however old, and the pinned one too."""
+    """The best stays however old, and the pinned one too (Lightning#1150)."""
     store = Store(tmp_path, keep=Keep(last=1, best=1, metric="acc"))
     for step, score in enumerate([0.1, 0.9, 0.2, 0.3, 0.4]):
         store.write(make_snapshot(step, metrics={"acc": score}), tags=["pinned"] if step == 2 else [])
@@ -441,6 +441,23 @@ def test_objects_are_saved_and_loaded(tmp_path):
     assert checkpoint.environment["versions"]["torch"] == torch.__version__
     assert [update(fresh) for _ in range(3)] == expected
     assert checkpoint.verify() == []
+
+
+def test_what_changes_right_after_a_save_is_not_in_it(tmp_path):
+    """Lightning PR#21079, NeMo-RL#3312: when save returns the checkpoint is whole; later writes do not reach it."""
+    objects, store = training(seed=0), Store(tmp_path)
+    update(objects)
+    whole = store.save(objects, step=1)
+    expected = [update(objects) for _ in range(2)]
+    with torch.no_grad():
+        for each in objects["model"].parameters():
+            each.fill_(7.0)
+            for value in objects["optimizer"].state[each].values():
+                value.fill_(7.0)
+    fresh = training(seed=1)
+    store.load(fresh)
+    assert [update(fresh) for _ in range(2)] == expected
+    assert whole.verify() == []
 
 
 def test_loading_falls_back_before_anything_is_changed(tmp_path):

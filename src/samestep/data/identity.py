@@ -9,6 +9,7 @@ import xxhash
 from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset
 
 from samestep.data.fetch import name_of
+from samestep.data.listing import check_listings
 from samestep.errors import StateMismatch
 
 
@@ -129,6 +130,7 @@ def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int
         )
     for name, what in _WHAT.items():
         _compare(name, what, state[name], found[name])
+    check_listings(state.get("lists", {}), found["lists"])  # states of the first versions have none
     if given_seed is not None:
         _compare("seed", "seed", state["seed"], given_seed)
 
@@ -145,6 +147,8 @@ _WHAT = {
 def _compare(path: str, what: str, saved: Any, live: Any) -> None:
     if isinstance(saved, dict) and isinstance(live, dict):
         for name in {**saved, **live}:
+            if name == "fingerprint" and name not in saved:
+                continue  # one that was added since says nothing about the data set as it was
             _compare(f"{path}.{name}", what, saved.get(name), live.get(name))
     elif saved != live:
         raise StateMismatch(

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from samestep.data.identity import check_identity, check_place, identity
 from samestep.data.iterator import EpochIterator
 from samestep.data.keyed import KeyedMode
+from samestep.data.listing import listings
 from samestep.data.order import Course
 from samestep.data.stock import StockMode
 from samestep.errors import SamestepError, WrongPlace
@@ -27,7 +28,8 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
     random numbers that depend on (seed, epoch, its place in the order, its index), so neither depends on workers.
 
     Args:
-        dataset: A map-style data set. A method `fingerprint()` of its own, if it has one, is saved and compared.
+        dataset: A map-style data set. A method `fingerprint()` of its own, if it has one, is saved and compared;
+            else the order of the file names that it lists is.
         batch_size: Samples a batch; None hands out single samples.
         shuffle: Whether each epoch has an order of its own.
         sampler: Yields indices. One with `state_dict` and `load_state_dict` resumes through them, any other is
@@ -83,6 +85,8 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         if seed is None and self.generator is not None and randomness != "torch":
             self._seed = self.generator.initial_seed()
         self._kind = _kind(shuffle, sampler, batch_sampler)
+        # As the data set was built: an order that the loop gives it at the top of each epoch is given again.
+        self._lists = listings(dataset)
         self._mode = self._new_mode()
         self._epoch = self._position = 0
         self._newest: weakref.ref[EpochIterator] | None = None
@@ -208,10 +212,13 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             "epoch": self._epoch,
             "position": self._position,
             "open": self._course is not None or self._loaded_open,
-            **identity(self, self.randomness, self._kind),
+            **self._identity(),
             "sampler": self._sampler_state(),
             **self._mode.state(inside=self._course is not None),
         }
+
+    def _identity(self) -> dict[str, Any]:
+        return identity(self, self.randomness, self._kind) | {"lists": self._lists}
 
     def _sampler_state(self) -> dict[str, Any] | None:
         if self._saved is not None:
@@ -231,7 +238,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
                 seed than the one given to this loader. The loader is then as it was.
         """
         check_place(state)
-        check_identity(state, identity(self, self.randomness, self._kind), self._given_seed)
+        check_identity(state, self._identity(), self._given_seed)
         self._mode.check(state)
         inside = _was_open(state)
         self._mode.load(state, inside=inside)

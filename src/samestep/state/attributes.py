@@ -27,13 +27,15 @@ class AttributeWatch:
 
     `self.temperature *= 0.99` or `dropout.p = 0.1` decides the next step like any weight, but a `state_dict` does not
     hold it: a resume would begin with the value that the constructor gives. Watched are plain values, tensors that are
-    no buffers, and the numbers of hooks of modules; plain values and the defaults of optimizers.
+    no buffers, and the numbers of hooks of modules; plain values and the defaults of optimizers; numbers of objects
+    around tracked modules.
 
     A look takes 2 ms for a model of 300 layers (measured on a virtual machine with 2 cores of an AMD EPYC);
     tensors up to 1 MiB are compared by digest, larger ones by place and version.
 
     Args:
         objects: The tracked objects by name.
+        wrappers: Untracked objects that hold tracked modules, by name.
 
     Example:
         >>> model = nn.Sequential(nn.Dropout(0.5))
@@ -43,19 +45,24 @@ class AttributeWatch:
         ['model["0"].p: 0.5 -> 0.4']
     """
 
-    def __init__(self, objects: Mapping[str, object]) -> None:
-        self._objects = objects
-        self._before = dict(_watched(objects))
+    def __init__(self, objects: Mapping[str, object], wrappers: Mapping[str, object] | None = None) -> None:
+        self._objects, self._wrappers = objects, wrappers or {}
+        self._before = dict(self._watched())
 
     def changed(self) -> list[str]:
         """Name what is not as it was, with both values where they are plain."""
-        now = dict(_watched(self._objects))
+        now = dict(self._watched())
         # One that appears in the training is a loss like one that changes; one that vanishes is not.
         return [
             _described(path, self._before.get(path), value)
             for path, value in now.items()
             if not (path in self._before and _is_equal(self._before[path], value))
         ]
+
+    def _watched(self) -> Iterator[tuple[str, Any]]:
+        yield from _watched(self._objects)
+        for path, each in self._wrappers.items():
+            yield from ((f"{path}.{name}", value) for name, value in vars(each).items() if type(value) in {int, float})
 
 
 class _TensorValue(str):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from samestep.state.binding import line_of_binding
@@ -71,11 +72,50 @@ def find_untracked(frame: FrameType, objects: Mapping[str, object]) -> list[Untr
         return []
 
 
+def find_wrappers(frame: FrameType, objects: Mapping[str, object]) -> dict[str, object]:
+    """Look for untracked objects around tracked modules, such as an EMA class whose model alone is tracked.
+
+    What runs the loop itself, a trainer whose method asks, is none of them.
+
+    Args:
+        frame: The frame of the training loop.
+        objects: The tracked objects by name.
+
+    Returns:
+        The objects by the shortest names under which the script reaches them.
+    """
+    try:
+        tracked, running = _TrackedState(objects), _running(frame)
+        modules = {id(each) for each in objects.values() if isinstance(each, nn.Module)}
+        return {
+            path: value
+            for path, value in _reachable(_names_in_use(frame), tracked.closed)
+            if hasattr(value, "__dict__")
+            and not isinstance(value, (type, FunctionType, Optimizer))
+            and id(value) not in tracked.known | running
+            and modules & {id(part) for part in (vars(value) | vars(value).get("_modules", {})).values()}
+            and not _is_ours(value)
+        }
+    except Exception:  # noqa: BLE001  (as above)
+        _log.debug("The search for wrappers gave up.", exc_info=True)
+        return {}
+
+
+def _running(frame: FrameType | None) -> set[int]:
+    """Identify what the functions on the stack are methods of."""
+    running = set()
+    while frame is not None:
+        if frame.f_code.co_argcount and frame.f_code.co_varnames[0] in frame.f_locals:
+            running.add(id(frame.f_locals[frame.f_code.co_varnames[0]]))
+        frame = frame.f_back
+    return running
+
+
 def _search(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
     tracked = _TrackedState(objects)
     loop = _Loop(frame)
     found = []
-    for path, value in _reachable([*_names_in_use(frame), *objects.items()], tracked.closed):
+    for path, value in _reachable([*loop.kept(_names_in_use(frame)), *objects.items()], tracked.closed):
         root = path.split(".")[0].split("[")[0]
         kind = tracked.kind_of_suspect(value)
         if kind is None or not (kind in _CERTAIN or loop.carries(root, path, kind)):
@@ -148,6 +188,11 @@ class _Loop:
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
+
+    def kept(self, names: list[tuple[str, object]]) -> list[tuple[str, object]]:
+        """Leave out the names that each body writes anew: what hangs on them alone does not outlive it."""
+        fresh = frozenset() if self._names is None else self._names.fresh
+        return [(name, value) for name, value in names if name not in fresh]
 
     def carries(self, root: str, path: str, kind: str) -> bool:
         """Tell whether the loop may carry what lies at a path from one body to the next."""

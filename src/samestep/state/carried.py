@@ -6,6 +6,7 @@ and the loop reads it too; or if it counts batches (`enumerate(loader)`, `islice
 """
 
 import ast
+import inspect
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -91,16 +92,52 @@ def find_carried(frame: FrameType) -> list[Carried]:
     return list(found.values())
 
 
+def carried_by_generator(frame: FrameType) -> list[tuple[Carried, object]]:
+    """Give what a generator that feeds the loop carries from batch to batch, with its values now.
+
+    Args:
+        frame: Any frame; others than those of such generators carry nothing here.
+    """
+    file, loops = loops_of(frame) if _is_generator(frame) else ("", [])
+    if not _feeds(frame, loops):
+        return []
+    reads, values = _reads(loops), frame.f_locals
+    lines = {name: line for loop in loops for name, line in _carried_by(loop, reads).items()}
+    return [(Carried(name, file, line), values.get(name)) for name, line in lines.items()]
+
+
+def _is_generator(frame: FrameType) -> bool:
+    return bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
+
+
+def _feeds(frame: FrameType, loops: list[Loop]) -> bool:
+    """Tell a generator that hands batches on to the loop from one that is a part of it, and updates weights."""
+    return _is_generator(frame) and not any(_is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
+
+
+def _is_bare(value: object) -> bool:
+    """Tell whether a value is as those begin that will hold samples: None, or empty."""
+    if isinstance(value, Tensor):
+        return value.numel() == 0
+    return value is None or (isinstance(value, (list, tuple, dict, set, deque, np.ndarray)) and len(value) == 0)
+
+
+def _reads(loops: list[Loop]) -> set[str]:
+    return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
+
+
 def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
     if is_asking and loops and _counts_from_zero(loops[-1]):
         yield Carried("range(…)", file, loops[-1].lineno)
-    reads = {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
+    reads, feeds = _reads(loops), _feeds(frame, loops)
     for loop in loops:
         if isinstance(loop, ast.For) and "islice" in map(_called, _calls(loop.iter)):
             yield Carried("islice(…)", file, loop.lineno)
         counters = _counters(loop) if is_asking else {}
         for name, line in (_carried_by(loop, reads) | counters).items():
-            if isinstance(frame.f_locals.get(name, _ABSENT), _PLAIN):
+            value = frame.f_locals.get(name, _ABSENT)
+            # Where a generator holds samples back, nothing is saved; where it is bare, it begins alike.
+            if isinstance(value, _PLAIN) and not (feeds and _is_bare(value)):
                 yield Carried(name, file, line)
 
 

@@ -1,0 +1,136 @@
+"""Owns the search for samples that something between a loader and the loop holds back: a packer, a prefetcher.
+
+What it has taken from the loader and not yet handed on is in no checkpoint, and a resume would lose it. Looked at are
+the frames between the loader and the loop, which is what was on the stack at the last `run.step` or the epoch's top.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+
+from samestep.state.carried import Carried, carried_by_generator
+
+_log = logging.getLogger("samestep")
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What an object held when it first asked the loader in an epoch; its values are kept, so that none comes again."""
+
+    owner: object
+    values: dict[str, tuple[object, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """The functions on the stack, and the objects whose methods they are, by their ids."""
+
+    codes: frozenset[int] = frozenset()
+    owners: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, frame: FrameType | None, around: "_Stack") -> "_Stack":
+        frames = []
+        while frame is not None and id(frame.f_code) not in around.codes:
+            frames.append(frame)
+            frame = frame.f_back
+        return cls(
+            around.codes | {id(each.f_code) for each in frames}, around.owners | {id(_owner(each)) for each in frames}
+        )
+
+
+class HeldSamples:
+    """Knows the loop from what feeds it, and what the feeders held when an epoch began."""
+
+    def __init__(self) -> None:
+        self._around = _Stack()  # the epoch's loop, and what has called it
+        self._loop = _Stack()  # with what was called for the last update
+        self._first: dict[int, _First] = {}
+
+    def begin_epoch(self, frame: FrameType | None) -> None:
+        """Forget what feeders held in the last epoch, and take what is on the stack for the loop."""
+        self._first.clear()
+        self._around = self._loop = _Stack.of(frame, _Stack())
+
+    def note_loop(self, frame: FrameType | None) -> None:
+        """Take what is on the stack for the loop: here it says that an update is done."""
+        if self._around.codes:
+            # What lies around the loop is known, and not looked at again: reading a frame's variables keeps them alive.
+            self._loop = _Stack.of(frame, self._around)
+
+    def find(self, frame: FrameType | None) -> list[Carried]:
+        """Name what holds samples now.
+
+        Args:
+            frame: The user's frame that asks the loader for a batch.
+
+        Returns:
+            Variables and attributes; nothing if the search fails.
+        """
+        try:
+            return list(self._search(frame))
+        except Exception:  # noqa: BLE001  (a user's proxy may do anything; the search must not stop a training)
+            _log.debug("The search for held samples gave up.", exc_info=True)
+            return []
+
+    def _search(self, frame: FrameType | None) -> Iterator[Carried]:
+        feeders = []
+        while frame is not None and id(frame.f_code) not in self._loop.codes:
+            feeders.append(frame)
+            frame = frame.f_back
+        if frame is None:
+            return
+        for feeder in feeders:
+            yield from (each for each, value in carried_by_generator(feeder) if _holds(value))
+            yield from self._changed(feeder, consumed=_parts(list(frame.f_locals.values())))
+
+    def _changed(self, feeder: FrameType, consumed: set[int]) -> Iterator[Carried]:
+        owner = _owner(feeder)
+        values = {name: feeder.f_locals[name] for name in feeder.f_code.co_freevars if name in feeder.f_locals}
+        if id(owner) not in self._loop.owners:
+            values |= getattr(owner, "__dict__", {})
+        first = self._first.get(id(owner))
+        if first is None or first.owner is not owner:
+            # A wrapper's own tensors and lists are no samples: they are there before it asks, and stay as they are.
+            self._first[id(owner)] = _First(owner, {name: (value, _size(value)) for name, value in values.items()})
+            return
+        for name, value in values.items():
+            before, size = first.values.get(name, (None, 0))
+            is_new = value is not before or _size(value) != size
+            # What the loop has in hand, such as the batch that is also kept for a log, has been handed on.
+            if is_new and _holds(value) and not _parts([value]) <= consumed:
+                yield Carried(name, feeder.f_code.co_filename, feeder.f_lineno)
+
+
+def _owner(frame: FrameType) -> object:
+    """Give what a method is called on, else the function's code."""
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    return first if hasattr(first, "__dict__") and not isinstance(first, type) else code
+
+
+def _holds(value: object) -> bool:
+    """Tell whether a value may hold samples: a tensor or a container that is not empty."""
+    if isinstance(value, Tensor):
+        return value.numel() > 0
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, nn.Module)) and len(value) > 0
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, Collection) and not isinstance(value, Tensor) else 0
+
+
+def _parts(values: list[Any]) -> set[int]:
+    """Identify values; of lists, tuples and dicts what they consist of."""
+    parts: set[int] = set()
+    for value in values:
+        elements = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(elements, (list, tuple)) and elements:
+            parts |= _parts(list(elements))
+        else:
+            parts.add(id(value))
+    return parts

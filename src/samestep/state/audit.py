@@ -269,16 +269,21 @@ def _all_names(code: CodeType) -> set[str]:
 def _reachable(roots: list[tuple[str, object]], closed: Collection[int]) -> Iterator[tuple[str, object]]:
     """Walk breadth first, so that each object comes under its shortest name; what is closed is not entered."""
     seen: set[int] = set()
-    queue = list(roots)
-    for path, value in queue:
+    queue = [(path, value, 0) for path, value in roots]
+    for path, value, depth in queue:
         if id(value) in seen or isinstance(value, (Tensor, np.ndarray)):
             continue
         if len(seen) >= MOST_OBJECTS:
             return
         seen.add(id(value))
         yield path, value
-        if id(value) not in closed and not _is_ours(value):
-            queue.extend((f"{path}{step}", child) for step, child in children(value))
+        if depth < _DEPTH and id(value) not in closed and not _is_ours(value):
+            queue.extend((f"{path}{step}", child, depth + 1) for step, child in children(value))
+
+
+_DEPTH = 8
+"""Attributes and elements from a name of the loop. What lies deeper, such as all that a test runner or a logger
+holds, is another's affair."""
 
 
 def _is_ours(value: object) -> bool:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/samestep demo
@@ -19,6 +19,14 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chaos: $(VENV)/installed $(VENV)/chaos/installed
+	$(BIN)/python benchmarks/chaos.py --harness $(VENV)/chaos/bin/ckpt-chaos
+
+$(VENV)/chaos/installed: $(VENV)/installed
+	$(PYTHON) -m venv $(VENV)/chaos
+	$(VENV)/chaos/bin/python -m pip install -q ckpt-chaos==0.1.8
+	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

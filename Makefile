@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all soak lint fuzz fuzz-keep clean
+.PHONY: demo test test-all soak chaos lint fuzz fuzz-keep clean
 
 demo: $(VENV)/installed
 	$(BIN)/samestep demo
@@ -41,6 +41,14 @@ fuzz-keep: $(VENV)/installed-fuzz
 
 $(VENV)/installed-fuzz: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[fuzz]'
+	touch $@
+
+chaos: $(VENV)/installed $(VENV)/chaos/installed
+	$(BIN)/python benchmarks/chaos.py --harness $(VENV)/chaos/bin/ckpt-chaos
+
+$(VENV)/chaos/installed: $(VENV)/installed
+	$(PYTHON) -m venv $(VENV)/chaos
+	$(VENV)/chaos/bin/python -m pip install -q ckpt-chaos==0.1.8
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,34 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(tmp_path:
     with pytest.warns(UserWarning, match=r"step-000000006 is damaged.*model\.safetensors"):
         assert train(run, update, 6) == [4, 5]
     assert list((tmp_path / "checkpoints" / "quarantine").glob("step-000000006*"))
+
+
+def test_a_checkpoint_of_another_run_is_named(tmp_path: Path) -> None:
+    """A whole checkpoint of another run, put among a run's own, is taken as the newest, but never in silence."""
+    for name, steps in (("a", 2), ("b", 3)):
+        run, _, update = small(tmp_path / name)
+        train(run, update, steps)
+        run.close()
+    theirs = Path("checkpoints") / "step-000000003"
+    shutil.copytree(tmp_path / "b" / theirs, tmp_path / "a" / theirs)
+    run, _, update = small(tmp_path / "a")
+    with pytest.warns(UserWarning, match="step-000000003 was written by another run"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "metrics")  # its records are those of another run, too
+        assert train(run, update, 4) == [3]
+
+
+def test_edited_metrics_are_named(tmp_path: Path) -> None:
+    """A figure in metrics.jsonl that is not the one the loop reported is said at the next resume, and stays."""
+    run, _, update = small(tmp_path)
+    train(run, update, 3)
+    run.close()
+    path = tmp_path / "metrics.jsonl"
+    edited = path.read_text().replace('"loss": ', '"loss": 1', 1)
+    path.write_text(edited)
+    run, _, update = small(tmp_path)
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl is not what was written there"):
+        train(run, update, 4)
+    assert path.read_text().startswith(edited.splitlines()[0])
 
 
 def test_a_run_may_be_moved_and_renamed(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def newest(life: Life, calls: list[str]) -> str | None:
 
 @pytest.mark.parametrize("name", [name for name in LIVES if name not in LONG])
 def test_a_process_killed_anywhere_in_its_life_goes_on(name: str, tmp_path: Path) -> None:
-    """Killed wherever the disk has changed, the same command takes the newest complete checkpoint and ends the same."""
+    """The newest complete checkpoint is taken, and the end is the same (Lightning#688, transformers#35782)."""
     log = tmp_path / "log"
     code = run_in_child(partial(sweep, everywhere=False), name, tmp_path, log=log, limit=LIMIT)
     assert code == 0, log.read_text()
@@ -141,7 +141,7 @@ def test_a_process_killed_anywhere_in_its_life_goes_on(name: str, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIVES)
 def test_a_process_killed_at_every_file_operation_goes_on(name: str, tmp_path: Path) -> None:
-    """Killed at every file operation of its life, the same command goes on from the newest complete checkpoint."""
+    """At every file operation the newest complete checkpoint is taken, never a torn one (KempnerForge#102)."""
     log = tmp_path / "log"
     code = run_in_child(partial(sweep, everywhere=True), name, tmp_path, log=log, limit=LIMIT)
     assert code == 0, log.read_text()

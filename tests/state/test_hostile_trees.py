@@ -288,6 +288,10 @@ TREES = {
     "a key twice": {"$kind": "dict", "value": [[1, 1], [1, 2]]},
     "a member twice": {"$kind": "set", "value": [1, 1]},
     "a tensor as a key": {"$kind": "dict", "value": [[{"$tensor": "w"}, 1]]},
+    "a tensor deep in a key": {
+        "$kind": "frozenset",
+        "value": [{"$kind": "tuple", "value": [{"$kind": "frozenset", "value": [{"$tensor": "w"}]}]}],
+    },
     "a dtype of many": {"$kind": "numpy.dtype", "value": "i4," * 10},
     "a dtype of brackets": {"$kind": "numpy.dtype", "value": "(" * 1000},
     "a size of 70 bits": {"$kind": "torch.Size", "value": [2**70]},
@@ -344,6 +348,14 @@ def test_numbers_that_python_does_not_write():
     with pytest.raises(UnsupportedValue, match="too long to write"):
         encode({10**5000: object()}, "x")
     assert "too long" in str(SamestepError("No.", found=10**5000))
+
+
+def test_keys_hold_no_tensors():
+    """A tensor is refused anywhere in a key or a member of a set, for two tensors are never one key."""
+    for key in (torch.zeros(1), (1, torch.zeros(1)), frozenset({(torch.zeros(1),)})):
+        for value in ({key: 1}, {key}):
+            with pytest.raises(UnsupportedValue, match="tensor as a key"):
+                encode(value, "x")
 
 
 def test_fractions_have_a_longest():

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from samestep.errors import UnsupportedValue
 from samestep.state.aliases import TensorTable, shared_containers
-from samestep.state.decoding import DEEPEST, decode
+from samestep.state.decoding import DEEPEST, decode, holds_tensor
 from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_SCALAR, Leaf, is_plain_text
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
 from samestep.state.lookup import FACTORIES, class_name
@@ -214,7 +214,7 @@ class Encoder:
         return _kind("defaultdict", self._pairs(value, path, elements), factory=factory)
 
     def _key(self, key: object, path: str, elements: tuple[object, ...]) -> Json:
-        if isinstance(key, Tensor):
+        if holds_tensor(key):
             raise UnsupportedValue(f"{path} has a tensor as a key.", path=path, hint="Use its name as the key.")
         return self._encode(key, child_path(path, key), (*elements, key))
 

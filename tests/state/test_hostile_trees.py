@@ -184,6 +184,8 @@ def test_hostile_state_is_refused_before_anything_changes(name):
         tensors = {each: dict(item.tensors) for each, item in saved.items()}
         HOSTILE[name](trees, tensors)
         items = {each: replace(item, tree=trees[each], tensors=tensors[each]) for each, item in saved.items()}
+        live["model"][0].weight.data += 1  # whatever is restored of it shows
+        live["run"].values.total.append(3)
         before = fingerprint(live)
         with pytest.raises(SamestepError) as caught:
             restore(live, items)

@@ -126,7 +126,7 @@ def try_to_restore(path, live):
 
 
 @pytest.mark.parametrize(
-    "examples", [pytest.param(150, id="short"), pytest.param(2000, id="long", marks=pytest.mark.slow)]
+    "examples", [pytest.param(100, id="short"), pytest.param(2000, id="long", marks=pytest.mark.slow)]
 )
 def test_spoiled_checkpoints_are_restored_or_change_nothing(pristine, tmp_path, examples):
     """A checkpoint with any of its values replaced is restored so that it can be saved, or leaves all as it was."""

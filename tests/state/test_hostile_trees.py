@@ -360,6 +360,14 @@ def test_keys_hold_no_tensors():
                 encode(value, "x")
 
 
+def test_tensors_under_sets_have_one_name_in_every_process():
+    """A tensor whose key is a frozenset is named by its place: the key's text is another one in every process."""
+    value = {"a": {1: torch.zeros(1), frozenset({"b", "c"}): torch.ones(1), (frozenset(), 2): torch.ones(2)}}
+    tree, tensors = encode(value, "x")
+    assert list(tensors) == ["a.1", "a.#1", "a.#2"]
+    assert decode(tree, tensors)["a"][frozenset({"b", "c"})].equal(torch.ones(1))
+
+
 def test_fractions_have_a_longest():
     """A fraction that would not be read again is not written."""
     assert decode(*encode(fraction(2**16), "x")) == fraction(2**16)

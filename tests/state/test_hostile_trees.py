@@ -184,6 +184,8 @@ def test_hostile_state_is_refused_before_anything_changes(name):
         tensors = {each: dict(item.tensors) for each, item in saved.items()}
         HOSTILE[name](trees, tensors)
         items = {each: replace(item, tree=trees[each], tensors=tensors[each]) for each, item in saved.items()}
+        live["model"][0].weight.data += 1  # whatever is restored of it shows
+        live["run"].values.total.append(3)
         before = fingerprint(live)
         with pytest.raises(SamestepError) as caught:
             restore(live, items)
@@ -288,6 +290,10 @@ TREES = {
     "a key twice": {"$kind": "dict", "value": [[1, 1], [1, 2]]},
     "a member twice": {"$kind": "set", "value": [1, 1]},
     "a tensor as a key": {"$kind": "dict", "value": [[{"$tensor": "w"}, 1]]},
+    "a tensor deep in a key": {
+        "$kind": "frozenset",
+        "value": [{"$kind": "tuple", "value": [{"$kind": "frozenset", "value": [{"$tensor": "w"}]}]}],
+    },
     "a dtype of many": {"$kind": "numpy.dtype", "value": "i4," * 10},
     "a dtype of brackets": {"$kind": "numpy.dtype", "value": "(" * 1000},
     "a size of 70 bits": {"$kind": "torch.Size", "value": [2**70]},
@@ -344,6 +350,22 @@ def test_numbers_that_python_does_not_write():
     with pytest.raises(UnsupportedValue, match="too long to write"):
         encode({10**5000: object()}, "x")
     assert "too long" in str(SamestepError("No.", found=10**5000))
+
+
+def test_keys_hold_no_tensors():
+    """A tensor is refused anywhere in a key or a member of a set, for two tensors are never one key."""
+    for key in (torch.zeros(1), (1, torch.zeros(1)), frozenset({(torch.zeros(1),)})):
+        for value in ({key: 1}, {key}):
+            with pytest.raises(UnsupportedValue, match="tensor as a key"):
+                encode(value, "x")
+
+
+def test_tensors_under_sets_have_one_name_in_every_process():
+    """A tensor whose key is a frozenset is named by its place: the key's text is another one in every process."""
+    value = {"a": {1: torch.zeros(1), frozenset({"b", "c"}): torch.ones(1), (frozenset(), 2): torch.ones(2)}}
+    tree, tensors = encode(value, "x")
+    assert list(tensors) == ["a.1", "a.#1", "a.#2"]
+    assert decode(tree, tensors)["a"][frozenset({"b", "c"})].equal(torch.ones(1))
 
 
 def test_fractions_have_a_longest():

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from samestep.errors import UnsupportedValue
 from samestep.state.aliases import TensorTable, shared_containers
-from samestep.state.decoding import DEEPEST, decode
+from samestep.state.decoding import DEEPEST, decode, holds_tensor
 from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_SCALAR, Leaf, is_plain_text
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
 from samestep.state.lookup import FACTORIES, class_name
@@ -190,8 +190,8 @@ class Encoder:
 
     def _pairs(self, value: Mapping[Any, object], path: str, elements: tuple[object, ...]) -> list[list[Json]]:
         return [
-            [self._key(key, path, elements), self._encode(each, child_path(path, key), (*elements, key))]
-            for key, each in value.items()
+            [self._key(key, path, elements), self._encode(each, child_path(path, key), (*elements, _part(key, index)))]
+            for index, (key, each) in enumerate(value.items())
         ]
 
     def _ordered_dict(self, value: OrderedDict[Any, object], path: str, elements: tuple[object, ...]) -> Json:
@@ -214,7 +214,7 @@ class Encoder:
         return _kind("defaultdict", self._pairs(value, path, elements), factory=factory)
 
     def _key(self, key: object, path: str, elements: tuple[object, ...]) -> Json:
-        if isinstance(key, Tensor):
+        if holds_tensor(key):
             raise UnsupportedValue(f"{path} has a tensor as a key.", path=path, hint="Use its name as the key.")
         return self._encode(key, child_path(path, key), (*elements, key))
 
@@ -240,6 +240,15 @@ _OTHER_ORDER = (
 _SHARED_WITH_TORCH = frozenset(
     (np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64)
 ) | {np.float16, np.float32, np.float64, np.complex64, np.complex128}
+
+
+def _part(key: object, index: int) -> object:
+    """Give what a key is called in tensors' names: not its text where that changes from process to process."""
+    return f"#{index}" if _holds_set(key) else key
+
+
+def _holds_set(key: object) -> bool:
+    return isinstance(key, frozenset) or (isinstance(key, tuple) and any(map(_holds_set, key)))
 
 
 def _is_plain(value: object) -> bool:

@@ -250,6 +250,13 @@ class Decoder:
     }
 
 
+def holds_tensor(key: object) -> bool:
+    """Tell whether a key is a tensor or has one inside: two of them are never equal, whatever their elements."""
+    if isinstance(key, slice):
+        key = (key.start, key.stop, key.step)
+    return isinstance(key, Tensor) or (isinstance(key, (tuple, frozenset)) and any(map(holds_tensor, key)))
+
+
 class _Keys:
     """The keys of one dict, or members of one set, as they are read."""
 
@@ -258,7 +265,7 @@ class _Keys:
 
     def add(self, key: Any) -> None:
         """Count a key; raise for one that `encode` refuses, or when too many have one hash."""
-        if isinstance(key, Tensor):
+        if holds_tensor(key):
             raise TypeError("a tensor cannot be a key")
         self._hashes[hash(key)] += 1
         if self._hashes[hash(key)] > _MOST_OF_ONE_HASH:

@@ -114,7 +114,7 @@ class Attempt:
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
 
-    def begin(self, resumed: Checkpoint | None, metrics: tuple[int, str | None], seed: int | None) -> None:
+    def begin(self, resumed: Checkpoint | None, metrics: tuple[int | None, str | None], seed: int | None) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
         self.environment = environment() | {"config": self._config, "training": {"seed": seed}}
         self._metrics.cut(metrics[0], 0 if resumed is None else resumed.step)
@@ -137,9 +137,9 @@ class Attempt:
             self._flush(self._metrics.flush)
             self._flushed = now
 
-    def log_position(self) -> tuple[int, str | None]:
+    def log_position(self) -> tuple[int | None, str | None]:
         """Tell how many bytes of metrics.jsonl belong to what has happened so far, and their digest."""
-        return self._flush(lambda: (self._metrics.position(), self._metrics.digest())) or (0, None)
+        return self._flush(lambda: (self._metrics.position(), self._metrics.digest())) or (None, None)
 
     def find_end(self, name: str | None) -> Snapshot | None:
         """Read the checkpoint with which an earlier loop of the script ended; None, and a warning, if it is gone."""
@@ -179,9 +179,13 @@ class Attempt:
             self._flush(lambda: line.end(how, steps=completed_steps))
 
     def close(self) -> None:
-        """Give the lock back."""
-        self.is_closed = True
-        self._lock.release()
+        """Give the lock back, after writing what waits for metrics.jsonl; in a fork of this process do neither."""
+        try:
+            if self._lock.is_held:
+                self._flush(self._metrics.flush)
+        finally:
+            self.is_closed = True
+            self._lock.release()
         if _open.get(self.directory) is self:
             del _open[self.directory]
 

@@ -61,7 +61,7 @@ class Progress:
         top: Inside an epoch, the random state and the tracked loaders at its top.
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
-        metrics_bytes: How much of `metrics.jsonl` belongs to this state.
+        metrics_bytes: How much of `metrics.jsonl` belongs to this state; None when it could not be written then.
         metrics_digest: The digest of that much of it; None where an earlier version has not recorded it.
         values: The loop's own values.
     """
@@ -78,7 +78,7 @@ class Progress:
     top: dict[str, Any] | None = None
     loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
-    metrics_bytes: int = 0
+    metrics_bytes: int | None = 0
     metrics_digest: str | None = None
     values: Values = field(default_factory=Values)
 

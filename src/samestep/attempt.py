@@ -198,9 +198,13 @@ class Attempt:
             self._logbook.warn_of_refusal()
 
     def close(self) -> None:
-        """Give the lock back."""
-        self.is_closed = True
-        self._lock.release()
+        """Give the lock back, after writing what waits for metrics.jsonl; in a fork of this process do neither."""
+        try:
+            if self._lock.is_held:
+                self._logbook.flush()
+        finally:
+            self.is_closed = True
+            self._lock.release()
         if _open.get(self.directory) is self:
             del _open[self.directory]
 

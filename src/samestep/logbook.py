@@ -93,6 +93,10 @@ class Logbook:
         """Tell how much of metrics.jsonl belongs to what has happened: bytes, digest; None if it cannot be written."""
         return self._write(lambda: (self._metrics.position(), self._metrics.digest())) or (None, None)
 
+    def flush(self) -> None:
+        """Hand what waits for metrics.jsonl to the operating system."""
+        self._write(self._metrics.flush)
+
     def sync(self) -> None:
         """Make what was noted durable."""
         self._write(self._metrics.sync)

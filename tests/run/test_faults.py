@@ -51,6 +51,38 @@ def test_a_full_disk_is_loud_and_the_training_goes_on(tmp_path: Path, disk: Full
     assert not list((tmp_path / "checkpoints").glob(".tmp*"))
 
 
+class NoMetrics(files.System):
+    """The operating system, which refuses to append to metrics.jsonl while `full`."""
+
+    full = False
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.full and path.name == "metrics.jsonl":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return super().open(path, flags)
+
+
+def test_metrics_that_could_not_be_written_at_a_save_are_not_lost_by_the_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that was saved while metrics.jsonl could not be written does not let its resume empty that file."""
+    system = NoMetrics()
+    monkeypatch.setattr(files, "system", system)
+    run, _, update = small(tmp_path, save_every=2)
+    with pytest.warns(UserWarning, match="records of the run could not be written"):
+        for step in run.steps(8):
+            system.full = step in {3, 4}
+            run.step(loss=update())
+            if step == 4:
+                break
+    system.full = False
+    run.close()
+    assert checkpoints(tmp_path) == ["step-000000002", "step-000000004"]
+    run, _, update = small(tmp_path)
+    assert train(run, update, 6) == [4, 5]
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_run_whose_end_cannot_be_saved_does_not_count_as_finished(tmp_path: Path, disk: FullDisk) -> None:
     """When the last checkpoint cannot be written the loop ends with an error, and the attempt is not "finished"."""
     run, _, update = small(tmp_path)

@@ -48,7 +48,7 @@ class Keep:
                 found=repr(self.mode),
             )
         if self.metric is not None and not isinstance(self.metric, str):
-            raise TypeError(f"Keep.metric is a {type(self.metric).__name__}, not the name of a score")
+            raise SamestepError("Keep.metric is not the name of a score.", path="Keep.metric", found=repr(self.metric))
         if self.best and not self.metric:
             raise SamestepError(
                 "The best checkpoints cannot be kept without knowing by which score.",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -117,6 +117,13 @@ def _is_count(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and type(value) is not bool and 0 <= int(value) <= _MOST
 
 
+def _is_bound(value: Any) -> bool:
+    """Allow what a loop may go to: also infinity, and other numbers that a script computes."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return bool(cast("Any", value) >= 0)
+
+
 def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
@@ -157,7 +164,7 @@ _PLAIN: dict[str, Callable[[object], bool]] = {
     "inside": _is_flag,
     "loop": _is_count,
     "kind": _is_text,
-    "finished_at": _is_count,
+    "finished_at": _is_bound,
     "stopping": _is_flag,
     "leader": _is_name,
     "ends_bodies": _is_flag,

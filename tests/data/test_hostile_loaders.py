@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,3 +80,13 @@ def test_streams_without_the_process_are_refused():
         assert caught.value.path.startswith("streams")
     loader.load_state_dict(state)
     assert torch.cat(list(loader)).numel() == 2
+
+
+def test_a_seed_of_numpy_is_a_seed():
+    """A seed that is an integer of NumPy's comes back as one."""
+    loader = samestep.DataLoader(list(range(6)), shuffle=True, seed=np.int64(3))
+    state = inside(loader)
+    rest = list(loader)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 4
+    assert len(rest) == 6

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import warnings
 
@@ -100,3 +101,16 @@ def test_a_resume_under_any_environment(stopped, tmp_path, value):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert train(directory) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_loop_without_end_may_be_stopped_and_gone_on_with(tmp_path):
+    """A loop to infinity that was stopped is over in the next process, as one to a number is."""
+    for _ in range(2):
+        model = nn.Linear(1, 1)
+        with contextlib.closing(samestep.Run(tmp_path / "run", seed=1)) as run:
+            run.track(model=model)
+            for _ in run.steps(math.inf):
+                run.step()
+                if run.completed_steps == 3:
+                    run.stop()
+            assert run.completed_steps == 3

@@ -105,7 +105,11 @@ def _is_count(value: Any) -> bool:
 
 
 _PLACE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("seed", lambda value: value is None or type(value) is int, "an integer"),
+    (
+        "seed",
+        lambda value: value is None or (isinstance(value, (int, np.integer)) and type(value) is not bool),
+        "an integer",
+    ),
     ("epoch", _is_count, "a number of epochs"),
     ("position", _is_count, "a number of batches"),
     ("open", lambda value: isinstance(value, bool), "true or false"),

@@ -11,6 +11,7 @@ directly; so our training is run a second time with an adapter that gives the st
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from samestep.store import files
 from samestep.store.records import read_attempts
 
 EPOCHS = 3
+_VERDICT = re.compile(r"  (PASS|LOST_WORK|SILENT_DIVERGENCE|HARD_FAIL|CONTROL_FAIL|\(todo\))")
 TRAININGS = {
     # name: (modes of the harness, whether it must pass everywhere)
     "samestep": ("before", True),
@@ -157,8 +159,8 @@ def kill(harness: Path, name: str, work: Path) -> Counter[str]:
 def judged(harness: Path, work: Path) -> list[str]:
     """Read the verdicts that the harness gives on the killed processes, without its control."""
     table = subprocess.run([harness, "judge", work], capture_output=True, text=True, check=False).stdout
-    lines = [line for line in table.splitlines() if line.startswith("#")]
-    return [line.split()[-1] for line in lines]
+    # A line may end with a remark behind its verdict: that a draft has another name than in the run without a kill.
+    return [_VERDICT.findall(line)[-1] for line in table.splitlines() if line.startswith("#")]
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ class Attempt:
                     path=self.directory,
                     hint='Give the right directory, or resume="auto" to start anew.',
                 )
-            if found is None:
+            if found is None and not self._store.has_set_aside():
                 self._require_new()
             return found
         checkpoint = self._store.find(resume)

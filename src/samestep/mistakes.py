@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 from samestep.messages import warn_user
 from samestep.schedule import Schedule
@@ -104,7 +104,7 @@ class MistakeWatch:
         Only then it is known that no exception did it; of that one Python tells.
         """
         if completed_steps > self.saved_at:
-            atexit.register(_say_what_is_lost, ref(work), self.saved_at, completed_steps)
+            _left[work] = self.saved_at, completed_steps
 
     def _say(self, message: str, *, what: str, to_do: str) -> None:
         if what not in self._said:
@@ -112,12 +112,19 @@ class MistakeWatch:
             warn_user(f"{message}\n  where:    {self._directory}\n  to do:    {to_do}")
 
 
-def _say_what_is_lost(work: "ref[_Work]", saved: int, done: int) -> None:
-    left = work()
-    if left is None or left.is_closed or hasattr(sys, "last_value"):
-        return
-    warnings.warn(
-        f"The loop was left at step {done} by break or return, which saves nothing: the newest checkpoint is of step"
-        f" {saved}.\n  where:    {left.directory}\n  to do:    End a loop early with run.stop().",
-        stacklevel=1,
-    )
+_left: WeakKeyDictionary[_Work, tuple[int, int]] = WeakKeyDictionary()
+"""The runs whose loops were left early, with the steps that were saved and done."""
+
+
+def _say_what_is_lost() -> None:
+    for work, (saved, done) in list(_left.items()):
+        if work.is_closed or hasattr(sys, "last_value"):
+            continue
+        warnings.warn(
+            f"The loop was left at step {done} by break or return, which saves nothing: the newest checkpoint is of"
+            f" step {saved}.\n  where:    {work.directory}\n  to do:    End a loop early with run.stop().",
+            stacklevel=1,
+        )
+
+
+atexit.register(_say_what_is_lost)

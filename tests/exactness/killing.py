@@ -13,6 +13,7 @@ from typing import Any
 import samestep.attempt
 import samestep.cli.group
 import samestep.data.loader
+import samestep.logbook
 import samestep.run
 from samestep.store import files
 
@@ -60,7 +61,7 @@ def warm_up() -> None:
     """Do once what every command in a fork of this process would do again, with the same outcome."""
     samestep.attempt.environment = functools.cache(samestep.attempt.environment)  # asks git, digests all modules
     samestep.attempt.environment()
-    samestep.attempt._FLUSH_EVERY = -1.0  # each line of metrics at once: the calls must not depend on the time
+    samestep.logbook._FLUSH_EVERY = -1.0  # each line of metrics at once: the calls must not depend on the time
     warnings.simplefilter("ignore")  # what is damaged is warned of, thousands of times
 
 

@@ -11,7 +11,7 @@ from ledger import Ledger, read_ledger
 from processes import run_in_child
 from test_matrix import compare
 
-import samestep.attempt
+import samestep.logbook
 from samestep.store import files
 
 SAVES_AT = (5, 10)
@@ -56,7 +56,7 @@ class Counting(files.System):
 
 
 def train_and_die(directory: Path, ledger: Path, calls: Path, fatal: int | None) -> None:
-    samestep.attempt._FLUSH_EVERY = -1.0  # each line of metrics at once: the calls must not depend on the time
+    samestep.logbook._FLUSH_EVERY = -1.0  # each line of metrics at once: the calls must not depend on the time
     files.system = Counting(calls, fatal)
     Short(directory, Ledger(ledger)).train()
 

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import json
 import logging
-import multiprocessing
 import os
 import socket
 import sys
@@ -195,6 +194,8 @@ class RunLock:
         """
         if not any("multiprocessing" in each for each in sys.orig_argv):
             return False
+        import multiprocessing  # only a worker comes here; the command line starts without it
+
         parent = multiprocessing.parent_process()
         parents = {os.getppid(), None if parent is None else parent.pid}
         owner = _read_owner(self.directory)

@@ -34,9 +34,9 @@ class Metrics:
         ...     saved = metrics.position()
         ...     metrics.append({"step": 2, "loss": float("nan")})
         ...     metrics.flush()
-        ...     metrics.cut(saved, step=1)
-        ...     read_metrics(directory)
-        [{'step': 1, 'loss': 0.5}]
+        ...     missing = metrics.cut(saved, step=1)
+        ...     missing, read_metrics(directory)
+        (0, [{'step': 1, 'loss': 0.5}])
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

@@ -374,6 +374,10 @@ class Store:
         folders = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
         return [path.name for path in folders if Checkpoint(path).verify()]
 
+    def has_set_aside(self) -> bool:
+        """Tell whether there are checkpoints in `quarantine`: damaged, or given up by a run that went back."""
+        return any((self.directory / folder.QUARANTINE).glob("step-*"))
+
     def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:
         """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.
 

@@ -18,7 +18,7 @@ from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
 from samestep.store.files import make_folder, remove_draft
 from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.json_lines import plain
-from samestep.store.lock import RunLock
+from samestep.store.lock import LOCK_FILE, RunLock, describe_owner
 from samestep.store.metrics import METRICS_FILE
 from samestep.store.place import named_directory, require_free
 from samestep.store.reading import Checkpoint
@@ -75,6 +75,7 @@ class Attempt:
         _open[self.directory] = self
         self._keep = keep
         self._logbook = Logbook(self.directory, self._lock.is_in_place)
+        self._given_up: tuple[int, int | None] | None = None
         self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
 
@@ -89,9 +90,9 @@ class Attempt:
             )
 
     def find(self, resume: str) -> tuple[Checkpoint, Snapshot] | None:
-        """Find the checkpoint to go on from, as the user's `resume` says; what lies behind it is set aside."""
+        """Find the checkpoint to go on from, as the user's `resume` says."""
         if resume == "never":
-            self._store.set_aside_after(-1)
+            self._given_up = (-1, None)
             return None
         if resume in {"auto", "must"}:
             found = self._store.latest_good()
@@ -113,14 +114,14 @@ class Attempt:
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
-        self._store.set_aside_after(checkpoint.step, checkpoint.order)
+        self._given_up = (checkpoint.step, checkpoint.order)
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
 
     def _require_new(self) -> None:
         """Raise if the records prove that there were checkpoints: an unmounted disk must not look like a new run."""
         for line in read_attempts(self.directory):
-            if line.get("resumed_from") or (line.get("how") == "finished" and line.get("steps")):
+            if line.get("resumed_from") or line.get("saved") or (line.get("how") == "finished" and line.get("steps")):
                 raise NoCheckpoint(
                     "This run has had checkpoints and has none now; nothing is begun anew.",
                     path=self.directory / CHECKPOINTS,
@@ -136,6 +137,8 @@ class Attempt:
         settings: Mapping[str, Any],
     ) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
+        if self._given_up is not None:  # not before the restore has succeeded: a refused start changes nothing
+            self._store.set_aside_after(*self._given_up)
         own = {"config": self._config, "training": {"seed": seed}, SETTINGS: plain(dict(settings), SETTINGS)}
         self.environment = environment() | own
         name, step = (None, 0) if resumed is None else (resumed.name, resumed.step)
@@ -181,6 +184,7 @@ class Attempt:
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
+        self._logbook.saved(name)
         self._logbook.warn_of_refusal()
         _log.info("saved %s", name)
         return name
@@ -223,6 +227,13 @@ class Attempt:
         """Make sure that the directory is still the one that is locked; one that was removed is made anew."""
         if self._lock.is_in_place():
             return
+        if self._lock.is_taken():
+            raise SaveFailed(
+                f"Another process works on this run, so the checkpoint of step {step} was not saved.",
+                path=self.directory,
+                found=describe_owner(self.directory),
+                hint=f"Code of this process has opened and closed {LOCK_FILE}, which drops the lock: copy without it.",
+            )
         try:
             make_folder(self.directory)
             if (self.directory / RUN_FILE).exists() and read_run(self.directory).id != self._record.id:

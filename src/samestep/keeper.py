@@ -123,6 +123,7 @@ class Keeper:
                 expected=snapshot.step,
                 found=saved.completed_steps,
             )
+        self._tracked.require_top(saved.top)
         # Where boundaries are marked at the end of bodies, nothing tells when the top of the epoch is over.
         again = saved.inside and not saved.ends_bodies
         self._tracked.restore(snapshot.items, allow_missing, inside=again)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from samestep.errors import SaveFailed
+from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.messages import warn_user
 from samestep.store.attempts import Attempt as Line
 from samestep.store.metrics import METRICS_FILE, Metrics
@@ -45,6 +45,7 @@ class Logbook:
         self._resumed_from: str | None = None
         self._refusal: str | None = None
         self._refused_since = 0.0
+        self._has_saved = False
         self._has_warned = False
 
     def begin(
@@ -101,6 +102,13 @@ class Logbook:
         """Make what was noted durable."""
         self._write(self._metrics.sync)
 
+    def saved(self, name: str) -> None:
+        """Note the first checkpoint of this process: that there was one is known even if all vanish."""
+        if self._line is not None and not self._has_saved:
+            line = self._line
+            self._write(lambda: line.update(saved=name))
+            self._has_saved = self._refusal is None
+
     def end(self, how: str, completed_steps: int) -> None:
         """Note how the work of this process ended, so far."""
         self.sync()
@@ -124,13 +132,15 @@ class Logbook:
         try:
             self._require_place()
             written = write()
-        except (OSError, SaveFailed) as error:
+        except UnsupportedValue:
+            raise  # what the loop reports cannot be written: that is the loop's mistake
+        except (OSError, SamestepError) as error:
             self._refuse(error)
             return None
         self._refusal = None
         return written
 
-    def _refuse(self, error: OSError | SaveFailed) -> None:
+    def _refuse(self, error: OSError | SamestepError) -> None:
         _log.error("the records of %s could not be written: %s", self._directory, error)
         now = time.monotonic()
         self._refused_since = now if self._refusal is None else self._refused_since

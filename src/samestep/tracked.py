@@ -169,6 +169,12 @@ class Tracked:
             "loaders": {name: each.state_dict() for name, each in self.loaders.items()},
         }
 
+    def require_top(self, state: Mapping[str, Any] | None) -> None:
+        """Raise if the random state of an epoch's top cannot be set; nothing is changed."""
+        if state is not None:
+            with isolated(*self.generators.values()):
+                RandomState(**self.generators).load_state_dict(state["random"])
+
     def return_to_top(self, state: Mapping[str, Any], leader: str | None) -> None:
         """Let the statements at the top of a resumed epoch read and draw what they did; `reapply` follows behind them.
 

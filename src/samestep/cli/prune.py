@@ -9,7 +9,7 @@ from samestep.errors import CorruptCheckpoint, SamestepError
 from samestep.store import folder
 from samestep.store.keeping import Shelf
 from samestep.store.lock import RunLock
-from samestep.store.reading import Checkpoint, find_checkpoints
+from samestep.store.reading import find_checkpoints
 from samestep.store.retention import Decision, Keep, decide
 
 
@@ -83,12 +83,12 @@ def _decide(keep: Keep, place: places.Place, recorded: dict[str, Any]) -> Decisi
 def _delete(place: places.Place, decision: Decision) -> None:
     if not decision.deleted:
         return
-    kept = [Checkpoint(place.checkpoints / name) for name in decision.kept]
-    if not any(not checkpoint.verify() for checkpoint in reversed(kept)):
+    newest = next((each for each in reversed(find_checkpoints(place.checkpoints)) if not each.verify()), None)
+    if newest is None or newest.name in decision.deleted:
         raise CorruptCheckpoint(
-            "None of the checkpoints that would stay is sound, so nothing was deleted.",
+            "The newest sound checkpoint is not among those that would stay, so nothing was deleted.",
             path=place.directory,
-            found=", ".join(checkpoint.name for checkpoint in kept),
+            found="none is sound" if newest is None else newest.name,
             hint=f"See what is wrong: samestep verify {place.directory}.",
         )
     for name in decision.deleted:

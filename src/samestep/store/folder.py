@@ -5,6 +5,7 @@ then `.2`, so that the older one can go after the newer is durable: there is no 
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -176,6 +177,8 @@ def set_aside(folder: Path) -> Path | None:
     """
     quarantine = folder.parent / QUARANTINE
     try:
+        if quarantine.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "A link in the place of a folder", str(quarantine))
         files.make_folder(quarantine)
         target = quarantine / folder.name
         if target.exists():

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from samestep.errors import SamestepError, UnsupportedValue
 
@@ -20,13 +20,13 @@ _MOST_BYTES = 2**30
 
 
 def read_own(path: Path) -> bytes:
-    """Read one of a run's own files; a pipe or a device in its place would be read for ever.
+    """Read one of a run's own files; a pipe in its place would be read for ever, a link lead to another's file.
 
     Raises:
         FileNotFoundError: It is not there.
         SamestepError: It is no regular file, or larger than it can be.
     """
-    status = path.stat()
+    status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise SamestepError("A file of the run is no regular file.", path=path, hint="Move it away.")
     if status.st_size > _MOST_BYTES:
@@ -104,13 +104,18 @@ def parse_line(raw: bytes) -> dict[str, Any] | None:
         ({'step': 4}, None)
     """
     try:
-        value = json.loads(raw, parse_constant=_refuse_constant)
+        value = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _refuse_constant(name: str) -> None:
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")  # it could not be written again
 
 

@@ -72,8 +72,23 @@ class RunLock:
         return self._owner is not None and self._owner[0] == os.getpid()
 
     def is_in_place(self) -> bool:
-        """Tell whether the lock file in the directory is the one that is held: neither removed nor replaced."""
+        """Tell whether the lock file in the directory is the one that is held: not removed, replaced or taken."""
+        return self._is_same_file() and self._retake()
+
+    def is_taken(self) -> bool:
+        """Tell whether another process holds the lock that this one has lost."""
+        return self._is_same_file() and not self._retake()
+
+    def _is_same_file(self) -> bool:
         return self._owner is not None and _identity(self.directory / LOCK_FILE) == self._owner[1]
+
+    def _retake(self) -> bool:
+        """Ask for the lock again: code of this process that copies the directory drops it, by closing its file."""
+        try:
+            fcntl.lockf(-1 if self._descriptor is None else self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def move(self) -> None:
         """Take the lock of the directory that stands now where the locked one stood, and let go of that one.

@@ -370,12 +370,13 @@ class Store:
         warnings.warn(message, stacklevel=2)
 
     def damaged_names(self) -> list[str]:
-        """Name the checkpoints in `quarantine` that are damaged; those that a run gave up are sound."""
-        folders = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
-        return [path.name for path in folders if Checkpoint(path).verify()]
+        """Name the damaged checkpoints, in `quarantine` or where they could not be moved; those given up are sound."""
+        aside = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
+        stayed = {name for name, _ in self._skipped if (self.directory / name).exists()}
+        return [*(path.name for path in aside if Checkpoint(path).verify()), *sorted(stayed)]
 
     def has_set_aside(self) -> bool:
-        """Tell whether there are checkpoints in `quarantine`: damaged, or given up by a run that went back."""
+        """Tell whether checkpoints lie in `quarantine`: damaged, or given up by a run that went back."""
         return any((self.directory / folder.QUARANTINE).glob("step-*"))
 
     def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:

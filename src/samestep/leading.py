@@ -1,7 +1,10 @@
 """Owns which tracked loader leads an epoch: its batches are the boundaries of the loop. Never reads a batch."""
 
+import threading
 from collections.abc import Mapping
 from typing import Any
+
+from samestep.messages import warn_user
 
 
 class Leading:
@@ -20,7 +23,8 @@ class Leading:
         self._loaders = loaders
         self._asked: list[str] = []
         self._epoch: int | None = None
-        self._by_hand = False
+        self._by_hand = self._has_warned = False
+        self._thread = threading.get_ident()
         self._places: dict[str, object] = {}
         self.name: str | None = None
 
@@ -28,6 +32,7 @@ class Leading:
         """Forget the last epoch; when it is resumed inside, its leader is known."""
         self._asked.clear()
         self._places.clear()
+        self._thread = threading.get_ident()
         self._by_hand = False
         self.name = name if name in self._loaders else None
         self._epoch = None if self.name is None else self._loaders[self.name].epoch
@@ -39,6 +44,9 @@ class Leading:
             name: The loader.
             place: Where in the script: a `next(batches)` elsewhere in the body is no boundary.
         """
+        if threading.get_ident() != self._thread:
+            self._warn_of_thread()
+            return False
         first = self._places.setdefault(name, place)
         if self.name is None:
             self._asked = [*(each for each in self._asked if each != name), name]
@@ -52,6 +60,16 @@ class Leading:
         reading = [name for name in self._asked if self._loaders[name].is_open]
         if reading:
             self.name, self._epoch = reading[0], self._loaders[reading[0]].epoch
+
+    def _warn_of_thread(self) -> None:
+        """Say, once, that a request in another thread says nothing about where the loop is."""
+        if not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                "The loader is read in another thread than the loop's, so checkpoints are taken at the ends of epochs"
+                " only; without workers, what samples draw mixes with what the loop draws.\n  to do:    Leave reading"
+                " ahead to the loader: samestep.DataLoader(…, num_workers=2, prefetch_factor=2)."
+            )
 
     def give_way(self) -> None:
         """Let nobody lead this epoch: its boundaries are marked by hand."""

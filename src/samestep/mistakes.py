@@ -54,7 +54,8 @@ class MistakeWatch:
         if self._schedule.overdue(completed_steps):
             self._say(
                 f"No checkpoint for {completed_steps - self.saved_at} steps: the loop comes to no place where one can"
-                " be taken. Inside an epoch these are the batches of a tracked samestep.DataLoader.",
+                " be taken. Inside an epoch these are the batches of a tracked samestep.DataLoader, asked for at one"
+                " place of the script.",
                 what="delay",
                 to_do="Loop over a samestep.DataLoader and track it, or call run.boundary() at the end of the body.",
             )

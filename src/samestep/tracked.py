@@ -21,6 +21,7 @@ from samestep.state.mark import Mark
 from samestep.state.random import RandomState, isolated
 from samestep.state.settings import settings
 from samestep.state.snapshot import Item, Snapshot
+from samestep.store.json_lines import plain
 
 OWN_NAMES = ("run", "random", "gradients")
 """Items that every checkpoint of a run holds beside the tracked objects."""
@@ -97,8 +98,8 @@ class Tracked:
             self._captured({name: each for name, each in self.objects.items() if name not in foreign})
 
     def settings(self) -> dict[str, Any]:
-        """Read the settings of the tracked objects that a restore overrides."""
-        return settings(self.objects)
+        """Read the settings of the tracked objects that a restore overrides, as they come back from a record."""
+        return {path: plain(value, path) for path, value in settings(self.objects).items()}
 
     def begin(self) -> LossWatch:
         """Watch the optimizers from now on: which gradients are finished shows in what each step leaves."""

@@ -287,3 +287,16 @@ def test_a_loader_seed_that_is_no_integer_is_refused(seed):
     """The seed of a loader is an integer: anything else would be hashed by its spelling."""
     with pytest.raises(samestep.SamestepError, match="seed cannot be used"):
         samestep.DataLoader(Numbers(), seed=seed)
+
+
+def test_settings_that_are_no_json_give_no_alarm(tmp_path):
+    """The infinite best of ReduceLROnPlateau is the same after the way through the record."""
+    for steps in (2, 4):
+        run, model, update = small(tmp_path)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+        run.track(second=optimizer, scheduler=scheduler)
+        for _ in run.steps(steps):
+            run.step(loss=update())
+            scheduler.step(1.0)
+        run.close()

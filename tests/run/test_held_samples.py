@@ -1,5 +1,9 @@
 """What stands between loader and loop: a checkpoint waits while it holds samples, and never otherwise."""
 
+import itertools
+import queue
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +138,20 @@ class Remembering(Reading):
         return batch
 
 
+class Logging(Reading):
+    """Keeps floats, times and counts, some of which the loop gives it, as torchvision's MetricLogger does."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.losses: list[float] = []
+        self.meters: dict[str, float] = {}
+        self.labels: Counter[int] = Counter()
+        for number, batch in enumerate(self.loader):
+            self.labels[int(batch[1][0])] += 1
+            yield batch
+            self.losses.append(0.5 * number)
+            self.meters[f"loss at {number}"] = 0.5
+
+
 def moved(loader: Any) -> Iterator[Batch]:
     for batch in loader:
         parts = []
@@ -151,7 +169,7 @@ def merging_two(loader: Any) -> Iterator[Batch]:
 
 
 HOLDING = [PackerByGenerator, PackerByNext, OneAhead, Preloading, one_ahead_in_a_closure]
-CLEAN = [Moving, Remembering, moved]
+CLEAN = [Moving, Remembering, Logging, moved]
 
 
 def training(feed: Callable[[Any], Iterable[Batch]], **options: Any) -> Callable[[Path], None]:
@@ -242,3 +260,36 @@ def test_a_trainer_called_from_outside_is_no_feeder() -> None:
                 trainer.update()
 
     assert check_every_step(train) == EVERYWHERE + EDGES
+
+
+def in_a_thread(loader: Any) -> Iterator[Batch]:
+    batches: queue.Queue[Batch | None] = queue.Queue(2)
+
+    def read() -> None:
+        for batch in loader:
+            batches.put(batch)
+        batches.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(batches.get, None)
+
+
+def test_a_loader_that_is_read_in_a_thread_makes_no_boundaries(tmp_path: Path) -> None:
+    """Where a thread reads ahead only epoch edges are saved, and that is said: a request says nothing of the loop."""
+    script = Script(tmp_path, save_every=1)
+    steps = []
+    with pytest.warns(UserWarning, match="is read in another thread than the loop's"):
+        for _ in script.run.epochs(EPOCHS):
+            for batch in in_a_thread(script.loader):
+                script.update(batch)
+                steps += [int(path.name[5:]) for path in (tmp_path / "checkpoints").glob("step-*")]
+    assert {step % BATCHES for step in steps} == {0}
+
+
+def test_an_iterator_of_python_that_holds_a_batch_is_named(tmp_path: Path) -> None:
+    """`itertools.pairwise` holds a batch where nobody can look: it is named as what a resume would lose."""
+    script = Script(tmp_path, save_every=2)
+    with pytest.warns(UserWarning, match=r"pairwise\(…\), .*test_held_samples.py"):
+        for _ in script.run.epochs(EPOCHS):
+            for batch, _ in itertools.pairwise(script.loader):
+                script.update(batch)

@@ -126,13 +126,17 @@ def _reads(loops: list[Loop]) -> set[str]:
     return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
 
 
+_TAKING_AHEAD = {"islice", "pairwise", "tee"}
+"""Iterators of Python that count batches, or hold some, where nobody can look."""
+
+
 def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
     if is_asking and loops and _counts_from_zero(loops[-1]):
         yield Carried("range(…)", file, loops[-1].lineno)
     reads, feeds = _reads(loops), _feeds(frame, loops)
     for loop in loops:
-        if isinstance(loop, ast.For) and "islice" in map(_called, _calls(loop.iter)):
-            yield Carried("islice(…)", file, loop.lineno)
+        ahead = _TAKING_AHEAD & set(map(_called, _calls(loop.iter))) if isinstance(loop, ast.For) else ()
+        yield from (Carried(f"{name}(…)", file, loop.lineno) for name in sorted(ahead))
         counters = _counters(loop) if is_asking else {}
         for name, line in (_carried_by(loop, reads) | counters).items():
             value = frame.f_locals.get(name, _ABSENT)

@@ -4,12 +4,15 @@ What it has taken from the loader and not yet handed on is in no checkpoint, and
 the frames between the loader and the loop, which is what was on the stack at the last `run.step` or the epoch's top.
 """
 
+import itertools
 import logging
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from samestep.state.carried import Carried, carried_by_generator
@@ -58,7 +61,9 @@ class HeldSamples:
 
     def note_loop(self, frame: FrameType | None) -> None:
         """Take what is on the stack for the loop: here it says that an update is done."""
-        if self._around.codes:
+        if frame is None or id(frame.f_code) in self._around.codes:
+            self._loop = self._around  # nothing was called for this update
+        elif self._around.codes:
             # What lies around the loop is known, and not looked at again: reading a frame's variables keeps them alive.
             self._loop = _Stack.of(frame, self._around)
 
@@ -102,7 +107,7 @@ class HeldSamples:
             before, size = first.values.get(name, (None, 0))
             is_new = value is not before or _size(value) != size
             # What the loop has in hand, such as the batch that is also kept for a log, has been handed on.
-            if is_new and _holds(value) and not _parts([value]) <= consumed:
+            if is_new and _holds_samples(value) and not _parts([value]) <= consumed:
                 yield Carried(name, feeder.f_code.co_filename, feeder.f_lineno)
 
 
@@ -118,6 +123,24 @@ def _holds(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.numel() > 0
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, nn.Module)) and len(value) > 0
+
+
+def _holds_samples(value: object, depth: int = 3) -> bool:
+    """Tell whether an attribute may hold samples: tensors, arrays, or a list of anything but floats and objects.
+
+    Loggers and meters keep floats, counts by label, and objects of their own.
+    """
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.size != 0 if isinstance(value, np.ndarray) else value.numel() > 0
+    if depth == 0 or not isinstance(value, (list, tuple, set, deque, dict)):
+        return False
+    elements = list(itertools.islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT))
+    if not isinstance(value, dict) and any(isinstance(each, (int, str, bytes)) for each in elements):
+        return True
+    return any(_holds_samples(each, depth - 1) for each in elements)
+
+
+_LOOKED_AT = 100
 
 
 def _size(value: object) -> int:

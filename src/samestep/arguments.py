@@ -1,5 +1,6 @@
 """Owns the checking of what a script gives to its run, before anything is changed. Knows no file and no loop."""
 
+import math
 import operator
 import re
 from collections.abc import Collection, Mapping
@@ -30,28 +31,28 @@ def check_arguments(keep: object, resume: object, config: object, allow_missing:
         plain(dict(config), "config")
 
 
-def checked_bound(kind: str, bound: object) -> int:
-    """Give the number of bodies that a loop goes to.
+def checked_bound(kind: str, bound: object) -> float:
+    """Give the number of bodies that a loop goes to: a whole number, or infinity for a loop that `run.stop()` ends.
 
     Args:
         kind: "epochs" or "steps".
         bound: What the script gave.
 
     Raises:
-        SamestepError: It is no whole number of at least 0.
+        SamestepError: It is neither a whole number of at least 0 nor infinity.
 
     Example:
         >>> checked_bound("epochs", 20)
         20
     """
-    number = _index(bound)
+    number = math.inf if bound == math.inf else _index(bound)
     if number is None or number < 0:
         raise SamestepError(
             f"The number of {kind} is not understood.",
             path=f"run.{kind}",
             expected=f"how many {kind} there are in all: a whole number of at least 0",
             found=repr(bound),
-            hint="int(…) makes one of a float or a text; a loop without an end is `while True` with run.boundary().",
+            hint="int(…) makes one of a float or a text; math.inf is a loop that run.stop() ends.",
         )
     return number
 

@@ -34,7 +34,7 @@ class Loop:
     """
 
     kind: str
-    bound: int
+    bound: float
     number: int
     is_over: bool = False
 

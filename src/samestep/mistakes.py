@@ -75,7 +75,7 @@ class MistakeWatch:
                 to_do="Call run.step(loss=loss) once behind each optimizer.step().",
             )
 
-    def fewer_epochs(self, done: int, bound: int) -> None:
+    def fewer_epochs(self, done: int, bound: float) -> None:
         """Look when a loop over epochs has nothing to do: this may be the directory of an old training."""
         if done > bound:
             self._say(

@@ -80,12 +80,12 @@ class Progress:
     inside: bool = False
     loop: int = 1
     kind: str = ""
-    finished_at: int = 0
+    finished_at: float = 0
     stopping: bool = False
     leader: str | None = None
     ends_bodies: bool = False
     top: dict[str, Any] | None = None
-    loop_ends: dict[int, tuple[str, int, str]] = field(default_factory=dict)
+    loop_ends: dict[int, tuple[str, float, str]] = field(default_factory=dict)
     best: list[tuple[float, int]] = field(default_factory=list)
     metrics_bytes: int | None = 0
     metrics_digest: str | None = None

@@ -136,11 +136,11 @@ class Run:
 
     # --- loops ------------------------------------------------------------------------------------------
 
-    def epochs(self, n: int) -> Iterator[int]:
+    def epochs(self, n: float) -> Iterator[int]:
         """Loop over epochs; restores the newest checkpoint first, after building and right before the next step.
 
         Args:
-            n: How many epochs the training has in all, not how many are left.
+            n: How many epochs the training has in all, not how many are left; `math.inf` until `run.stop()`.
 
         Yields:
             The epoch's number, from 0. After a resume in the middle of an epoch, that epoch again: the training
@@ -154,11 +154,11 @@ class Run:
                 progress.leave_epoch()
                 self._boundary(ends_epoch=True)
 
-    def steps(self, n: int) -> Iterator[int]:
+    def steps(self, n: float) -> Iterator[int]:
         """Loop over optimizer updates; restores the newest checkpoint first.
 
         Args:
-            n: How many completed updates the training has in all. The body calls `run.step()` once per update.
+            n: How many completed updates the training has in all, or `math.inf`. The body calls `run.step()` once each.
 
         Yields:
             The number of completed steps: 0 at the start, 40 after a resume at 40.
@@ -304,7 +304,7 @@ class Run:
     # --- inside -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _looping(self, kind: str, bound: int) -> Iterator[Loop]:
+    def _looping(self, kind: str, bound: float) -> Iterator[Loop]:
         if self._loop is not None:
             raise WrongPlace("A loop of this run is already running.", path=f"run.{kind}")
         try:
@@ -315,7 +315,7 @@ class Run:
         finally:
             self._leave()
 
-    def _enter(self, kind: str, bound: int) -> Loop:
+    def _enter(self, kind: str, bound: float) -> Loop:
         self._attempt.require_open()
         if self._left_early:
             raise WrongPlace(

@@ -138,9 +138,12 @@ def test_every_kind_of_leak_shows(fast: Path) -> None:
 
 
 def test_fifty_saves_leave_nothing_behind(fast: Path) -> None:
-    """Over 50 saves in one process nothing grows: files, descriptors, threads, children, objects, memory."""
+    """Over 50 saves in one process nothing grows: descriptors, threads, children, objects, bytes of Python and tensors.
+
+    Resident memory goes up and down by more than 50 saves could leak; the slow form looks at it over 1,600.
+    """
     held = held_by(fast, epochs=9, workers=2, every=5, first=3)
-    assert grown(held[0], held[-1]) == set()
+    assert grown(held[0], held[-1]) <= {"resident bytes"}
 
 
 @pytest.mark.slow

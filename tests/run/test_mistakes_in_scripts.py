@@ -187,20 +187,18 @@ def test_a_fork_does_not_train_in_its_parents_run(tmp_path):
 # --- what is warned of ------------------------------------------------------------------------------------
 
 
-def test_a_loop_left_by_break_is_told_at_the_end_of_the_process(tmp_path, monkeypatch):
+def test_a_loop_left_by_break_is_told_at_the_end_of_the_process(tmp_path):
     """At the interpreter's end a loop that was left with unsaved steps is named, unless another Run has gone on."""
-    registered = []
-    monkeypatch.setattr(mistakes.atexit, "register", lambda *call: registered.append(call))
     run, _, update = small(tmp_path)
     for _ in run.steps(5):
         run.step(loss=update())
         break
-    ((say, *arguments),) = registered
+    assert atexit.unregister(mistakes._say_what_is_lost) is None
+    atexit.register(mistakes._say_what_is_lost)
     with pytest.warns(UserWarning, match=r"left at step 1 by break or return[^$]*run\.stop"):
-        say(*arguments)
+        mistakes._say_what_is_lost()
     run.close()
-    say(*arguments)
-    assert mistakes.atexit is atexit
+    mistakes._say_what_is_lost()
 
 
 def test_a_step_that_is_counted_twice_is_told_once(tmp_path):

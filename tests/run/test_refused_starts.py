@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -124,12 +125,14 @@ def hold(directory: Path) -> int:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        RunLock(directory).acquire(wait=10)
-        os.write(write, b"!")
-        while True:
-            os.read(read, 1)
-    assert os.read(read, 1) == b"!"
+        try:
+            RunLock(directory).acquire(wait=10)
+            os.write(write, b"!")
+            signal.pause()
+        finally:
+            os._exit(1)
     os.close(write)
+    assert os.read(read, 1) == b"!"
     return child
 
 

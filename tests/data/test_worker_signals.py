@@ -150,3 +150,24 @@ def test_what_a_data_set_starts_can_be_ended(tmp_path):
     with started(tmp_path, CHILDREN) as process:
         output, _ = process.communicate(timeout=60)
     assert output.splitlines()[-1] == f"[{-signal.SIGTERM}, {int(signal.SIGTERM)}]"
+
+
+def test_a_fork_server_that_a_loader_has_started_holds_no_signals_back(tmp_path):
+    """What others start later from the fork server that a loader's workers came from can be signalled."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import multiprocessing, signal
+from samestep import DataLoader
+
+def tell():
+    print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), flush=True)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    list(DataLoader([1, 2], seed=0, num_workers=1, multiprocessing_context=context))
+    other = context.Process(target=tell)
+    other.start()
+    other.join()
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

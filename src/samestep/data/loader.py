@@ -1,5 +1,6 @@
 """Owns the loader: the epoch and position it stands at, and its state. Never orders or fetches itself."""
 
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Literal, TypeVar
@@ -80,8 +81,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, *arguments, **options)
         _refuse(dataset, self.in_order, seed, randomness)
         self.randomness = randomness
-        self._given_seed = seed
-        self._seed = seed
+        self._given_seed = self._seed = None if seed is None else operator.index(seed)
         if seed is None and self.generator is not None and randomness != "torch":
             self._seed = self.generator.initial_seed()
         self._kind = _kind(shuffle, sampler, batch_sampler)
@@ -301,7 +301,7 @@ def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) 
             expected='"sample", "batch" or "torch"',
             found=repr(randomness),
         )
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
         raise SamestepError(
             "The seed cannot be used.", path="DataLoader.seed", expected="an integer, or None", found=repr(seed)
         )

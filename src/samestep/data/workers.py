@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
@@ -56,8 +56,11 @@ def signals_held_back(context: BaseContext | None) -> Iterator[None]:
     Args:
         context: How the workers are started; None as `multiprocessing` is set.
     """
-    if (context or multiprocessing).get_start_method() != "fork":
+    method = (context or multiprocessing).get_start_method()
+    if method != "fork":
         resource_tracker.ensure_running()  # CPython lets SIGTERM through when it starts the tracker
+    if method == "forkserver":
+        forkserver.ensure_running()  # else the server, and all that anybody starts from it, would inherit the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     try:
         yield

@@ -301,8 +301,6 @@ class Store:
     def _names(self) -> str:
         return ", ".join(each.name for each in self.checkpoints()) or "none"
 
-    # --- falling back ----------------------------------------------------------------------------------
-
     def _newest_first(self) -> Iterator[Checkpoint]:
         """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported.
 
@@ -372,8 +370,8 @@ class Store:
     def damaged_names(self) -> list[str]:
         """Name the damaged checkpoints, in `quarantine` or where they could not be moved; those given up are sound."""
         aside = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
-        stayed = {name for name, _ in self._skipped if (self.directory / name).exists()}
-        return [*(path.name for path in aside if Checkpoint(path).verify()), *sorted(stayed)]
+        stayed = sorted({name for name, _ in self._skipped if (self.directory / name).exists()})
+        return [path.name for path in aside if Checkpoint(path).verify()] + stayed
 
     def has_set_aside(self) -> bool:
         """Tell whether checkpoints lie in `quarantine`: damaged, or given up by a run that went back."""

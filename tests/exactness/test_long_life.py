@@ -38,7 +38,7 @@ def soak(fast: Path, disk: Path, seed: int, items: int, epochs: int, most: int) 
 def test_a_training_survives_signals_and_moves(fast: Path, tmp_path: Path) -> None:
     """Signalled and moved at random moments, 80 steps with a save at each equal undisturbed ones, without remains."""
     disturbed = soak(fast, tmp_path, seed=1, items=80, epochs=4, most=10)
-    assert len(disturbed.ledgers) > 1
+    assert len(disturbed.ledgers) > 3
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_resume_from_where_records_could_not_be_written_keeps_them(tmp_path: P
 def test_memory_that_is_short_in_a_save_costs_no_step(tmp_path: Path) -> None:
     """When a tensor cannot be copied to be written, the save fails loudly; the training and later saves go on."""
     run, _, update = small(tmp_path, save_every=1)
-    run.track(large=torch.zeros(4000, 3000).t())  # its bytes lie in another order: writing it needs a copy
+    run.track(large=torch.zeros(6000, 6000).t())  # in another order: writing it needs a copy, larger than any free room
     loop, given = run.steps(5), []
     for step in loop:
         given.append(step)

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 import samestep
-import samestep.attempt
+import samestep.logbook
 from samestep.store import files
-from samestep.store.records import read_attempts
+from samestep.store.attempts import read_attempts
 
 EPOCHS = 3
 _VERDICT = re.compile(r"  (PASS|LOST_WORK|SILENT_DIVERGENCE|HARD_FAIL|CONTROL_FAIL|\(todo\))")
@@ -174,7 +174,7 @@ def main() -> None:
         report(arguments.harness)
         return
     torch.set_num_threads(1)
-    samestep.attempt._FLUSH_EVERY = -1.0  # noqa: SLF001  # the events must not depend on how long a step takes
+    samestep.logbook._FLUSH_EVERY = -1.0  # noqa: SLF001  # the events must not depend on how long a step takes
     if arguments.train == "samestep-through-open":
         files.system = ThroughOpen()
     (train_with_torch_save if arguments.train == "torch-save" else train_with_samestep)(arguments.out)

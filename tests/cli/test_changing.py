@@ -67,6 +67,21 @@ def test_prune_keeps_the_only_sound_one(digits, samestep_json):
     assert len(names(digits)) == 3
 
 
+def test_prune_never_deletes_the_newest_sound_one(tmp_path, samestep_json):
+    """With the newest damaged, what a policy would keep besides is older than what it would delete: nothing goes."""
+    run = Run(tmp_path / "run", save_every=1, keep=Keep(last=9))
+    run.track(model=torch.nn.Linear(1, 1))
+    for step in run.steps(4):
+        run.step()
+        run.score(acc=-step)
+    run.close()
+    path = tmp_path / "run" / "checkpoints" / "step-000000004" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    status, found = samestep_json("prune", tmp_path / "run", "--last", 1, "--best", 1, "--metric", "acc")
+    assert (status, found["error"]["found"]) == (1, "step-000000003")
+    assert len(names(tmp_path / "run")) == 4
+
+
 def test_prune_gives_the_lock_back(digits, samestep_json):
     """After prune the run can be worked on."""
     samestep_json("prune", digits, "--last", 2)

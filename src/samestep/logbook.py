@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.messages import warn_user
 from samestep.store.attempts import Attempt as Line
-from samestep.store.metrics import METRICS_FILE, Metrics
+from samestep.store.metrics import METRICS_FILE, Metrics, is_at_hand
 
 _log = logging.getLogger("samestep")
 
@@ -86,7 +86,7 @@ class Logbook:
         """Add a line to metrics.jsonl. Values of a device are not waited for before the next checkpoint."""
         self._metrics.append(line)
         now = time.monotonic()
-        if now - self._flushed > _FLUSH_EVERY and not any(_is_on_device(value) for value in line.values()):
+        if now - self._flushed > _FLUSH_EVERY and all(map(is_at_hand, line.values())):
             self._write(self._metrics.flush)
             self._flushed = now
 
@@ -151,7 +151,3 @@ class Logbook:
     def _require_place(self) -> None:
         if not self._is_in_place():
             raise SaveFailed("The directory is not the one that this process has locked.", path=self._directory)
-
-
-def _is_on_device(value: Any) -> bool:
-    return getattr(getattr(value, "device", None), "type", "cpu") != "cpu"

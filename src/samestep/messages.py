@@ -6,8 +6,11 @@ import warnings
 from functools import lru_cache
 from types import CodeType, FrameType
 
-_PASSED_OVER = {"samestep", "contextlib"}
-"""Whose frames are not the user's; between two of ours there may be those of a context manager."""
+
+@lru_cache(maxsize=1024)
+def _is_passed_over(module: object) -> bool:
+    """Tell whose frames are not the user's; between two of ours there may be those of a context manager."""
+    return str(module).partition(".")[0] in {"samestep", "contextlib"}
 
 
 def user_frame() -> FrameType | None:
@@ -16,7 +19,7 @@ def user_frame() -> FrameType | None:
     Between our own context managers and their bodies stand frames of contextlib, which are nobody's line.
     """
     frame = inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PASSED_OVER:
+    while frame is not None and _is_passed_over(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return frame
 

@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -208,12 +209,13 @@ def test_lines_come_back_exactly(tmp_path):
 
 def test_tensors_are_taken_as_they_are_now(tmp_path):
     """A tensor is written with the value it had when it was given, and its graph is not kept alive."""
-    loss = torch.ones((), requires_grad=True) * 2
+    weight = torch.ones((), requires_grad=True)
+    loss, alive = weight * 2, weakref.ref(weight)
     metrics = Metrics(tmp_path)
     metrics.append({"step": 1, "loss": loss, "score": {"acc": loss}})
-    with torch.no_grad():
-        loss += 1
-    assert not metrics._waiting[0]["loss"].requires_grad
+    loss.detach().add_(1)
+    del loss, weight
+    assert alive() is None
     metrics.flush()
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0, "score": {"acc": 2.0}}]
 

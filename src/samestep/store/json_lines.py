@@ -51,11 +51,11 @@ def plain(value: Any, path: str) -> Any:
         >>> plain({"betas": (0.9, float("inf"))}, "config")
         {'betas': [0.9, 'inf']}
     """
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(float(value))
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # a dict is known at once, another mapping only by asking
         return {str(key): plain(inner, f"{path}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
@@ -76,7 +76,7 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
     r"""Write one object as one line of strict JSON.
 
     Args:
-        fields: Plain JSON (see `plain`).
+        fields: Plain JSON (see `plain`), and tensors of one element, whose values are waited for.
 
     Returns:
         The line with its end, in UTF-8.
@@ -85,9 +85,11 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
         >>> encode_line({"step": 4})
         b'{"step": 4}\n'
     """
-    text = json.dumps(fields, allow_nan=False, ensure_ascii=False)
     # A command line may hold bytes that are no UTF-8; as "\\udc80" they are JSON and come back the same.
-    return text.encode(errors="backslashreplace") + b"\n"
+    return _encode(fields).encode(errors="backslashreplace") + b"\n"
+
+
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=lambda value: plain(value, "line")).encode
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:

@@ -41,8 +41,7 @@ class Metrics:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / METRICS_FILE
-        self._waiting: list[Mapping[str, Any]] = []
-        self._refused = b""  # encoded lines that the system has not taken yet
+        self._waiting: list[Any] = []  # lines; as bytes once it has been tried to write them
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
         self._digest = xxhash.xxh3_128()  # of those lines
         self._due_cut: tuple[int | None, int] | None = None
@@ -65,20 +64,20 @@ class Metrics:
             UnsupportedValue: A line holds what JSON cannot express; that line is dropped, the others stay.
             OSError: They could not be written; they stay in memory for the next time.
         """
-        self._refused += self._encoded()
-        self._waiting.clear()
-        if not self._refused:
+        written = self._encoded()
+        if not written:
             return
         self._cut()
         files.part_from_links(self.path)
         size = self._whole_size()
         try:
-            files.append_bytes(self.path, self._refused)
+            files.append_bytes(self.path, written)
         except OSError:
             self._size = None  # a part may have been written: the next time looks again
             raise
-        self._digest.update(self._refused)
-        self._size, self._refused = size + len(self._refused), b""
+        self._digest.update(written)
+        self._size = size + len(written)
+        self._waiting.clear()
 
     def look_again(self) -> None:
         """Forget what is known of the file: another one, or none, stands in its place."""
@@ -116,7 +115,7 @@ class Metrics:
             How many bytes are missing: 0, unless the file is there and shorter than it was then.
         """
         self._waiting.clear()
-        self._refused, self._due_cut = b"", (position, step)
+        self._due_cut = position, step
         return self._cut()
 
     def _cut(self) -> int:
@@ -138,16 +137,14 @@ class Metrics:
         return missing
 
     def _encoded(self) -> bytes:
-        """Encode what waits, once: the encoded lines replace the tensors."""
-        lines = []
+        """Encode what waits, once: a line that cannot be written is dropped, the others stay."""
         for index, line in enumerate(self._waiting):
             try:
-                lines.append(plain(line, "metrics"))
-            except BaseException:
-                self._waiting[: index + 1] = lines
+                self._waiting[index] = line if isinstance(line, bytes) else encode_line(line)
+            except UnsupportedValue:
+                del self._waiting[index]
                 raise
-        self._waiting = lines
-        return b"".join(map(encode_line, lines))
+        return b"".join(self._waiting)
 
     def _whole_size(self) -> int:
         """Find the end of the last whole line, and cut off what a dying writer left behind it."""
@@ -241,6 +238,8 @@ def _held(value: Any, path: str) -> Any:
 
     What cannot be written is refused here, at the line of the loop that reports it, and not when it is written.
     """
+    if isinstance(value, (float, int, str)):
+        return plain(value, path)
     if isinstance(value, Mapping):
         return {str(key): _held(inner, f"{path}.{key}") for key, inner in value.items()}
     if not hasattr(value, "detach"):
@@ -253,7 +252,17 @@ def _held(value: Any, path: str) -> Any:
             found=f"a tensor of shape {list(value.shape)}",
             hint="Report its mean, or some of its elements by names of their own.",
         )
-    return value.detach().clone().reshape(())
+    return plain(value.item(), path) if is_at_hand(value) else value.detach().clone().reshape(())
+
+
+def is_at_hand(value: Any) -> bool:
+    """Tell whether a value is known already: a tensor of a device may still be computed.
+
+    Example:
+        >>> is_at_hand(0.5)
+        True
+    """
+    return bool(getattr(getattr(value, "device", None), "type", "cpu") == "cpu")
 
 
 def _is_up_to(step: int, raw: bytes) -> bool:

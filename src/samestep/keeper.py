@@ -238,6 +238,7 @@ class Keeper:
         self.scoring.warn_if_unscored(self._progress)
         if self._name is not None:
             self._progress.loop_ends[loop.number] = (loop.kind, loop.bound, self._name)
+            self.mistakes.many_loops(len(set(self._protected())))
         self._attempt.end("finished", self._progress.completed_steps)
         _log.info("finished at step %d", self._progress.completed_steps)
         self._leave_by_signal()

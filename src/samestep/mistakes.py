@@ -15,6 +15,9 @@ from samestep.state.restoration import shortened
 _MANY_UPDATES = 8
 """Updates after which a loop that never calls run.step has forgotten it, and does not just accumulate."""
 
+_MANY_LOOPS = 8
+"""Loops of one script after which the checkpoints at their ends are worth a word."""
+
 _MANY_CALLS = 64
 """Calls of run.step after which half as many updates are a mistake, and not a scaler that finds its scale."""
 
@@ -82,6 +85,16 @@ class MistakeWatch:
                 f"{done} epochs of this run are done, and run.epochs({bound}) asks for fewer: nothing is trained.",
                 what=f"epochs {bound}",
                 to_do="A new training needs a directory of its own; this one goes on with more epochs.",
+            )
+
+    def many_loops(self, ends: int) -> None:
+        """Look at a loop's end how many earlier loops have left a checkpoint that stays."""
+        if ends >= _MANY_LOOPS:
+            self._say(
+                f"{ends} loops of this script have ended, and the checkpoint at the end of each is kept for good,"
+                " whatever keep= says: a resume needs it for the statements between the loops.",
+                what="loops",
+                to_do="Make it one loop, and tell the phases apart inside it: by run.completed_steps or run.epoch.",
             )
 
     def settings(self, ignored: Mapping[str, tuple[Any, Any]]) -> None:

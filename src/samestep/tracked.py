@@ -4,6 +4,7 @@ import copy
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from samestep.errors import NotTracked, StateMismatch, UnsupportedValue, WrongPlace
 from samestep.generators import Generator, derive_seed, is_generator
 from samestep.losses import LossWatch
-from samestep.progress import Progress
+from samestep.progress import Progress, Values
 from samestep.state.capture import capture, reapply, restore
 from samestep.state.codec import decode
 from samestep.state.gradients import GradientWatch
@@ -21,6 +22,7 @@ from samestep.state.mark import Mark
 from samestep.state.random import RandomState, isolated
 from samestep.state.settings import settings
 from samestep.state.snapshot import Item, Snapshot
+from samestep.state.stateful import refused, rehearsed
 from samestep.store.json_lines import plain
 
 OWN_NAMES = ("run", "random", "gradients")
@@ -171,10 +173,19 @@ class Tracked:
         }
 
     def require_top(self, state: Mapping[str, Any] | None) -> None:
-        """Raise if the random state of an epoch's top cannot be set; nothing is changed."""
-        if state is not None:
-            with isolated(*self.generators.values()):
-                RandomState(**self.generators).load_state_dict(state["random"])
+        """Raise if what the top of an epoch read and drew from cannot be set again; nothing is changed."""
+        if state is None:
+            return
+        Values().load_state_dict(copy.deepcopy(state["values"]))
+        with isolated(*self.generators.values()):
+            RandomState(**self.generators).load_state_dict(state["random"])
+        for name in state["loaders"].keys() & self.loaders.keys():
+            loader, load = self.loaders[name], partial(self.loaders[name].load_state_dict, state["loaders"][name])
+            try:
+                put_back = rehearsed(loader.state_dict, load, loader.load_state_dict)
+            except Exception as error:
+                raise refused(name, error) from error
+            put_back()
 
     def return_to_top(self, state: Mapping[str, Any], leader: str | None) -> None:
         """Let the statements at the top of a resumed epoch read and draw what they did; `reapply` follows behind them.

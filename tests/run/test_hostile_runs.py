@@ -13,7 +13,8 @@ from torch import nn
 
 import samestep
 from samestep.errors import SamestepError
-from samestep.store.metrics import read_metrics
+from samestep.store.attempts import ATTEMPTS_FILE
+from samestep.store.metrics import METRICS_FILE, read_metrics
 
 
 class Stopped(Exception):
@@ -26,8 +27,9 @@ def train(directory, last=None):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = samestep.DataLoader(torch.arange(12.0).reshape(6, 2), batch_size=2, shuffle=True)
+    validation = samestep.DataLoader(torch.zeros(4, 2), batch_size=2)
     with contextlib.closing(samestep.Run(directory, seed=1, save_every="1 step")) as run:
-        run.track(model=model, optimizer=optimizer, loader=loader)
+        run.track(model=model, optimizer=optimizer, loader=loader, validation=validation)
         run.state.total = 0
         for _ in run.epochs(2):
             for batch in loader:
@@ -37,6 +39,8 @@ def train(directory, last=None):
                 run.step(loss=1.0)
                 if run.completed_steps == last:
                     raise Stopped
+            with run.isolated():
+                list(validation)
         for _ in run.steps(8):
             run.step()
     return [line["step"] for line in read_metrics(directory)]
@@ -75,6 +79,10 @@ CASES = [
     *(("run", name, "x") for name in ("inside", "loop", "top", "loop_ends", "best", "metrics_bytes", "values")),
     *(("run", "top", name, []) for name in ("completed_steps", "values", "random", "loaders")),
     *(("run", "top", "random", name, []) for name in ("python", "numpy", "torch", "generators")),
+    ("run", "top", "values", {"load_state_dict": 1}),
+    ("run", "top", "loaders", "validation", {}),
+    ("run", "top", "loaders", "validation", "position", -1),
+    ("run", "top", "loaders", "validation", "epoch", []),
     ("loader", "position", 10**30),
     ("random", "generators", []),
 ]
@@ -82,15 +90,16 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
 def test_a_resume_refuses_nonsense(stopped, tmp_path, case):
-    """A value that no run writes ends a resume with an error of ours; no step is taken and no metrics are lost."""
+    """A value that no run writes ends a resume with an error of ours before it has begun: no record is changed."""
     directory = shutil.copytree(stopped, tmp_path / "run")
     *path, value = case
     spoil(directory, *path, value=value)
-    reported = read_metrics(directory)[:4]
+    records = [directory / METRICS_FILE, directory / ATTEMPTS_FILE]
+    before = [path.read_bytes() for path in records]
     with pytest.raises(SamestepError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(directory)
-    assert read_metrics(directory)[:4] == reported
+    assert [path.read_bytes() for path in records] == before
 
 
 @pytest.mark.parametrize("value", [5, "x", [], {"torch": 5}, {"a": {"b": [1]}}], ids=repr)

@@ -227,6 +227,20 @@ def test_a_best_that_is_never_scored_is_told(tmp_path):
         train(run, update, 2)
 
 
+def test_many_loops_of_one_run_are_told(tmp_path):
+    """A script whose every loop keeps a checkpoint for good is told so, once, when eight have ended."""
+    run, _, update = small(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for phase in range(1, 11):
+            for _ in run.steps(phase):
+                update()
+                run.step()
+            assert len(caught) == (phase >= 8)
+    assert "8 loops of this script have ended" in str(caught[0].message)
+    assert len(list(run._attempt.directory.glob("checkpoints/step-*"))) == 10
+
+
 def test_a_run_of_more_epochs_is_told(tmp_path):
     """A script that asks for fewer epochs than the directory's run has done is told so; the same number is silent."""
     for bound, is_told in ((3, False), (3, False), (1, True)):

@@ -180,7 +180,8 @@ class Attempt:
             self._require_place(snapshot.step)
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
-            self.failure = error
+            # Without its traceback, which would keep the loop's frames alive, and with them an iterator it has left.
+            self.failure = _afresh(error)
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
@@ -281,6 +282,10 @@ class Attempt:
         if doubtful:
             lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
             warn_user(f"{resumed.name} was written under other conditions:{lines}")
+
+
+def _afresh(error: SaveFailed) -> SaveFailed:
+    return SaveFailed(error.message, path=error.path, expected=error.expected, found=error.found, hint=error.hint)
 
 
 def _refused(directory: Path, error: OSError) -> SamestepError:

@@ -262,7 +262,7 @@ class Keeper:
         try:
             snapshot = self._marked.snapshot(self._tracked.items())
         except StateMismatch as error:
-            _log.warning("the signal has to wait for the next boundary. %s", error)
+            _log.warning("the signal has to wait for the next boundary. %s", str(error))
             self._busy = False
             return
         if not self._marked.saved:

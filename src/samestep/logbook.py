@@ -96,7 +96,8 @@ class Logbook:
 
     def flush(self) -> None:
         """Hand what waits for metrics.jsonl to the operating system."""
-        self._write(self._metrics.flush)
+        if self._metrics.is_waiting:
+            self._write(self._metrics.flush)
 
     def sync(self) -> None:
         """Make what was noted durable."""
@@ -141,7 +142,8 @@ class Logbook:
         return written
 
     def _refuse(self, error: OSError | SamestepError) -> None:
-        _log.error("the records of %s could not be written: %s", self._directory, error)
+        reason = str(error)  # a log that keeps records must not keep the frames of the loop with them
+        _log.error("the records of %s could not be written: %s", self._directory, reason)
         now = time.monotonic()
         self._refused_since = now if self._refusal is None else self._refused_since
         self._refusal = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -51,6 +51,24 @@ def test_a_full_disk_is_loud_and_the_training_goes_on(tmp_path: Path, disk: Full
     assert not list((tmp_path / "checkpoints").glob(".tmp*"))
 
 
+@pytest.mark.usefixtures("caplog")
+def test_a_failed_save_does_not_keep_an_iterator_alive(tmp_path: Path, disk: FullDisk) -> None:
+    """An epoch that is left by break has ended, also where a save in it has failed and logs are kept."""
+    run, model, _ = small(tmp_path, save_every=1)
+    loader = samestep.DataLoader(torch.ones(8, 3), batch_size=2)
+    run.track(loader=loader)
+    for epoch in run.epochs(2):
+        disk.full = epoch == 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for batch in loader:
+                run.step(loss=model(batch).mean())
+                if loader.position == 3:
+                    break
+        assert (loader.epoch, loader.position) == (epoch + 1, 0)
+        disk.full = False
+
+
 class NoMetrics(files.System):
     """The operating system, which refuses to append to metrics.jsonl while `full`."""
 

@@ -276,7 +276,7 @@ def _gives_way(path: Path) -> bool:
     try:
         files.remove_file(path)
     except OSError as error:
-        _log.warning("%s is shared with a hard-linked copy and could not be replaced: %s", path, error)
+        _log.warning("%s is shared with a hard-linked copy and could not be replaced: %s", path, error.strerror)
         return False
     return True
 
@@ -286,14 +286,14 @@ def _write_owner(path: Path) -> None:
     try:
         files.replace_file(path, encode_line(owner))
     except OSError as error:  # the file only serves a message: a full disk must not keep the run from starting
-        _log.warning("%s could not be written: %s", path, error)
+        _log.warning("%s could not be written: %s", path, error.strerror)
 
 
 def _remove_owner(path: Path) -> None:
     try:
         files.remove_file(path)
     except OSError as error:
-        _log.warning("%s could not be removed: %s", path, error)
+        _log.warning("%s could not be removed: %s", path, error.strerror)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -57,6 +57,11 @@ class Metrics:
         """
         self._waiting.append(_held(line, "metrics"))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are lines that the operating system has not been given."""
+        return bool(self._waiting)
+
     def flush(self) -> None:
         """Hand all lines to the operating system: they survive the end of the process, not that of the machine.
 

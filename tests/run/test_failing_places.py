@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 import warnings
 
 import pytest
@@ -219,3 +220,36 @@ def test_a_directory_that_another_run_has_taken_is_left_alone(tmp_path):
     assert {text[:23] for text in texts(caught)} == {"No checkpoint at step 2", "No checkpoint at step 4"}
     assert sorted(each.name for each in directory.iterdir()) == [".lock", "lock.json", "run.json"]
     others[0].close()
+
+
+HOLD = """
+import sys, time
+from samestep.store.lock import RunLock
+RunLock(sys.argv[1]).acquire()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_has_taken_is_left_alone(tmp_path):
+    """When a copy made by the script has dropped the lock and another process works on the run, saves fail loudly."""
+    run, _, update = small(tmp_path / "run", save_every=2)
+    others = []
+
+    def let_another_in():
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        others.append(subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "run"], stdout=subprocess.PIPE))
+        others[0].stdout.readline()
+
+    try:
+        with pytest.warns(UserWarning, match="Another process works on this run") as caught, pytest.raises(SaveFailed):
+            for step in run.steps(6):
+                if step == 3:
+                    let_another_in()
+                run.step(loss=update())
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+    assert {text[:23] for text in texts(caught)} == {"No checkpoint at step 4", "No checkpoint at step 6"}
+    assert checkpoints(tmp_path / "run") == ["step-000000002"]

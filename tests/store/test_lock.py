@@ -219,6 +219,20 @@ def test_damaged_owner_file_does_no_harm(tmp_path, start, content):
         RunLock(tmp_path).acquire()
 
 
+def test_a_lock_that_a_copy_has_dropped_is_taken_again(tmp_path, start):
+    """Code of the process that reads `.lock` drops the lock, as POSIX says; asked for its place, it takes it again."""
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    (tmp_path / LOCK_FILE).read_bytes()
+    assert lock.is_in_place()
+    assert not lock.is_taken()
+    assert in_fork(lambda: tries(tmp_path)) == 1
+    (tmp_path / LOCK_FILE).read_bytes()
+    start(HOLD, tmp_path)
+    assert not lock.is_in_place()
+    assert lock.is_taken()
+
+
 def test_missing_directory(tmp_path):
     """A directory that is not there is named, and not made."""
     with pytest.raises(SamestepError, match="does not exist"):

@@ -254,7 +254,9 @@ class Keeper:
 
     def _on_signal(self) -> None:
         """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""
-        _log.info("%s: the state is saved at the next boundary, then the process ends", self.signals.received)
+        received = self.signals.received
+        name = "a signal" if received is None else received.name
+        _log.info("%s: the state is saved at the next boundary, then the process ends", name)
         if self._busy or self._marked is None:
             return
         self._busy = True

@@ -53,11 +53,13 @@ class Carried:
         name: The variable.
         file: The script's file.
         line: Where the loop writes it.
+        counts_on: What the script can say instead, if it counts batches from zero.
     """
 
     name: str
     file: str
     line: int
+    counts_on: str = ""
 
 
 def find_carried(frame: FrameType) -> list[Carried]:
@@ -126,25 +128,26 @@ def _reads(loops: list[Loop]) -> set[str]:
     return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
 
 
-_TAKING_AHEAD = {"islice", "pairwise", "tee"}
-"""Iterators of Python that count batches, or hold some, where nobody can look."""
+_TAKING_AHEAD = {"islice": "islice(loader, … - loader.position)", "pairwise": "", "tee": ""}
+"""Iterators of Python that count batches, or hold some, where nobody can look; and how those that count go on."""
 
 
 def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
     if is_asking and loops and _counts_from_zero(loops[-1]):
-        yield Carried("range(…)", file, loops[-1].lineno)
+        yield Carried("range(…)", file, loops[-1].lineno, "range(loader.position, …)")
     reads, feeds = _reads(loops), _feeds(frame, loops)
     for loop in loops:
-        ahead = _TAKING_AHEAD & set(map(_called, _calls(loop.iter))) if isinstance(loop, ast.For) else ()
-        yield from (Carried(f"{name}(…)", file, loop.lineno) for name in sorted(ahead))
+        ahead = _TAKING_AHEAD.keys() & set(map(_called, _calls(loop.iter))) if isinstance(loop, ast.For) else ()
+        yield from (Carried(f"{name}(…)", file, loop.lineno, _TAKING_AHEAD[name]) for name in sorted(ahead))
         counters = _counters(loop) if is_asking else {}
         for name, line in (_carried_by(loop, reads) | counters).items():
             value = frame.f_locals.get(name, _ABSENT)
             # Where a generator holds samples back, nothing is saved; where it is bare, it begins alike.
             if isinstance(value, _PLAIN) and not (feeds and _is_bare(value)):
-                yield Carried(name, file, line)
+                yield Carried(name, file, line, _COUNTING_ON if name in counters else "")
 
 
+_COUNTING_ON = "enumerate(…, start=loader.position)"
 _ABSENT = object()
 
 

@@ -183,8 +183,9 @@ class Keeper:
             self._put_off = True
             warn_user(
                 "A checkpoint is due, but what stands between loader and loop holds samples back, which a resume would"
-                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state:"
-                + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
+                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state"
+                " what is not yet used, and set what is only kept behind its use to None before the next batch is"
+                " asked for:" + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
             )
 
     def is_at_boundary(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from samestep.installed import is_installed
+from samestep.state.display import only_shown
 from samestep.state.script import Loop, body_events, loops_of
 
 _log = logging.getLogger("samestep")
@@ -84,8 +85,10 @@ def find_carried(frame: FrameType) -> list[Carried]:
         try:
             file, loops = loops_of(each)
             of_run = next((number for number, loop in enumerate(loops) if _is_of_run(loop)), 0)
-            for carried in _in_frame(each, file, loops[of_run:], is_asking=each is frame):
-                found.setdefault((carried.file, carried.name), carried)
+            carried = {one.name: one for one in _in_frame(each, file, loops[of_run:], is_asking=each is frame)}
+            shown = only_shown(each, {*carried})
+            for name in (name for name in carried if name not in shown):
+                found.setdefault((file, name), carried[name])
             if any(map(_is_of_run, loops)):
                 break  # what lies around the run's own loop is begun anew with it: a sweep over configurations
         except Exception:  # noqa: BLE001  (unparsable text or a proxy of the user's: the search must not stop a training)

@@ -84,12 +84,12 @@ def find_carried(frame: FrameType) -> list[Carried]:
             break
         try:
             file, loops = loops_of(each)
-            of_run = next((number for number, loop in enumerate(loops) if _is_of_run(loop)), 0)
+            of_run = next((number for number, loop in enumerate(loops) if is_of_run(loop)), 0)
             carried = {one.name: one for one in _in_frame(each, file, loops[of_run:], is_asking=each is frame)}
             shown = only_shown(each, {*carried})
             for name in (name for name in carried if name not in shown):
                 found.setdefault((file, name), carried[name])
-            if any(map(_is_of_run, loops)):
+            if any(map(is_of_run, loops)):
                 break  # what lies around the run's own loop is begun anew with it: a sweep over configurations
         except Exception:  # noqa: BLE001  (unparsable text or a proxy of the user's: the search must not stop a training)
             _log.debug("The search for carried variables gave up.", exc_info=True)
@@ -117,7 +117,7 @@ def _is_generator(frame: FrameType) -> bool:
 
 def _feeds(frame: FrameType, loops: list[Loop]) -> bool:
     """Tell a generator that hands batches on to the loop from one that is a part of it, and updates weights."""
-    return _is_generator(frame) and not any(_is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
+    return _is_generator(frame) and not any(is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
 
 
 def _is_bare(value: object) -> bool:
@@ -129,6 +129,11 @@ def _is_bare(value: object) -> bool:
 
 def _reads(loops: list[Loop]) -> set[str]:
     return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
+
+
+def carries(loops: list[Loop]) -> set[str]:
+    """Give the names that the bodies of the innermost loop hand on, whatever their values are."""
+    return set(_carried_by(loops[-1], _reads(loops)))
 
 
 _TAKING_AHEAD = {"islice": "islice(loader, … - loader.position)", "pairwise": "", "tee": ""}
@@ -154,7 +159,7 @@ _COUNTING_ON = "enumerate(…, start=loader.position)"
 _ABSENT = object()
 
 
-def _is_of_run(loop: Loop) -> bool:
+def is_of_run(loop: Loop) -> bool:
     """Tell a loop over `run.epochs` or `run.steps`, or one that marks its boundaries by hand."""
     if isinstance(loop, ast.For):
         return any(isinstance(call.func, ast.Attribute) and _called(call) in _OF_RUN for call in _calls(loop.iter))

@@ -12,7 +12,7 @@ import samestep
 from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, SamestepError, SaveFailed
 from samestep.logbook import Logbook
 from samestep.messages import warn_user
-from samestep.state.environment import drift, environment
+from samestep.state.environment import AS_USED, Drift, drift, environment
 from samestep.state.snapshot import Snapshot
 from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
 from samestep.store.files import make_folder, remove_draft
@@ -278,10 +278,18 @@ class Attempt:
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
         saved = {part: value for part, value in resumed.environment.items() if part not in {"run", SETTINGS}}
         now = {part: value for part, value in self.environment.items() if part != SETTINGS}
-        doubtful = [each for each in drift(saved, now) if each.grade != "harmless"]
+        found = [each for each in drift(saved, now) if each.grade != "harmless"]
+        config = ", ".join(_changed(each) for each in found if each.grade == AS_USED)
+        doubtful = "".join(f"\n  {_changed(each)} ({each.grade})" for each in found if each.grade != AS_USED)
         if doubtful:
-            lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
-            warn_user(f"{resumed.name} was written under other conditions:{lines}")
+            with_config = f"\n  another config: {config}" if config else ""
+            warn_user(f"{resumed.name} was written under other conditions:{doubtful}{with_config}")
+        elif config:
+            warn_user(f"{resumed.name} was written with another config: {config}")
+
+
+def _changed(each: Drift) -> str:
+    return f"{each.name}: {each.saved} -> {each.now}"
 
 
 def _afresh(error: SaveFailed) -> SaveFailed:

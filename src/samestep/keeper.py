@@ -183,8 +183,9 @@ class Keeper:
             self._put_off = True
             warn_user(
                 "A checkpoint is due, but what stands between loader and loop holds samples back, which a resume would"
-                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state:"
-                + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
+                " lose. It waits until nothing is held, or for the end of the epoch. To save here, keep in run.state"
+                " what is not yet used, and set what is only kept behind its use to None before the next batch is"
+                " asked for:" + "".join(f"\n  {each.name}, {each.file}:{each.line}" for each in held)
             )
 
     def is_at_boundary(self) -> bool:
@@ -255,7 +256,9 @@ class Keeper:
 
     def _on_signal(self) -> None:
         """Save at once if a signal comes behind an epoch's end: a long evaluation would outlast the grace period."""
-        _log.info("%s: the state is saved at the next boundary, then the process ends", self.signals.received)
+        received = self.signals.received
+        name = "a signal" if received is None else received.name
+        _log.info("%s: the state is saved at the next boundary, then the process ends", name)
         if self._busy or self._marked is None:
             return
         self._busy = True

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import warnings
+from collections.abc import Collection
 from functools import lru_cache
 from types import CodeType, FrameType
 
@@ -31,6 +32,24 @@ def place_in_text(frame: FrameType) -> tuple[int, object]:
     ones, which report the instruction before.
     """
     return id(frame.f_code), _position(frame.f_code, frame.f_lasti // 2)
+
+
+Path = tuple[tuple[int, object], ...]
+"""Places in texts, from within outwards: which call of which line led to a request."""
+
+
+def path_in_text(frame: FrameType | None, around: Collection[int]) -> Path:
+    """Tell the way to a frame: its place, and those of its callers up to the first whose code is one of these.
+
+    One generator may be asked at several places; only the whole way tells that.
+    """
+    path = []
+    while frame is not None:
+        path.append(place_in_text(frame))
+        if id(frame.f_code) in around:
+            break
+        frame = frame.f_back
+    return tuple(path)
 
 
 @lru_cache(maxsize=256)

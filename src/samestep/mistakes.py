@@ -60,7 +60,8 @@ class MistakeWatch:
                 " be taken. Inside an epoch these are the batches of a tracked samestep.DataLoader, asked for at one"
                 " place of the script.",
                 what="delay",
-                to_do="Loop over a samestep.DataLoader and track it, or call run.boundary() at the end of the body.",
+                to_do="Loop over a samestep.DataLoader and track it, and ask it nowhere else: look at loader.dataset[0]"
+                " before the loop. Or call run.boundary() at the end of the body.",
             )
         if self._calls >= _MANY_CALLS and 0 < 2 * updates <= self._calls:
             self._say(

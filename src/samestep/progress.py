@@ -67,7 +67,7 @@ class Progress:
         stopping: Whether `run.stop` has been called and the loop has not ended yet.
         leader: Inside an epoch, the tracked loader whose batches are its boundaries; None when there is none.
         ends_bodies: Whether the epoch's boundaries are marked by hand at the end of its bodies.
-        top: Inside an epoch, the random state and the tracked loaders at its top.
+        top: Inside an epoch, the random state and the tracked loaders at its top, and how often it asks the leader.
         loop_ends: With which checkpoint each loop of the script ended, by the loop's number: (kind, bound, name).
         best: The best scores so far, best first, as (value, step).
         metrics_bytes: How much of `metrics.jsonl` belongs to this state; None when it could not be written.
@@ -90,6 +90,16 @@ class Progress:
     metrics_bytes: int | None = 0
     metrics_digest: str | None = None
     values: Values = field(default_factory=Values)
+
+    @property
+    def asked_at_top(self) -> int:
+        """How often the epoch's top asks the leader for a batch, before the loop does."""
+        return 0 if self.top is None else self.top.get("asked", 0)
+
+    @asked_at_top.setter
+    def asked_at_top(self, number: int) -> None:
+        if number and self.top is not None:
+            self.top["asked"] = number
 
     def leave_epoch(self) -> None:
         """Count an epoch as done."""
@@ -140,7 +150,8 @@ def _is_top(value: object) -> bool:
     if not isinstance(value, Mapping):
         return value is None
     parts = [value.get(name) for name in ("values", "random", "loaders")]
-    return _is_count(value.get("completed_steps")) and all(isinstance(part, Mapping) for part in parts)
+    counts = value.get("completed_steps"), value.get("asked", 0)
+    return all(map(_is_count, counts)) and all(isinstance(part, Mapping) for part in parts)
 
 
 def _are_ends(value: object) -> bool:

@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 from samestep.arguments import check_arguments, checked_bound, require_free_names, require_named
@@ -12,7 +13,7 @@ from samestep.attempt import Attempt
 from samestep.errors import WrongPlace
 from samestep.keeper import Keeper, Loop
 from samestep.leading import Leading
-from samestep.messages import place_in_text, user_frame
+from samestep.messages import user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
@@ -360,8 +361,8 @@ class Run:
         progress, self._stepped_in_epoch, self._marked_in_epoch = self._progress, False, False
         self._held.begin_epoch(user_frame())
         if self._keeper.is_inside and progress.top is not None:
-            self._tracked.return_to_top(progress.top, progress.leader)
-            self._leading.begin_epoch(progress.leader)
+            self._tracked.return_to_top(progress.top, None if progress.asked_at_top else progress.leader)
+            self._leading.begin_epoch(progress.leader, progress.asked_at_top)
         else:
             progress.inside, progress.leader, progress.top = True, None, self._tracked.state_at_top()
             self._leading.begin_epoch()
@@ -381,12 +382,13 @@ class Run:
             return
         frame = user_frame()
         held = self._held.find(frame)
-        if not self._leading.asks(loader, None if frame is None else place_in_text(frame)):
-            return
-        self._keeper.restore_again(loader)
-        if held:
+        is_boundary = self._leading.asks(loader, self._held.path(frame), partial(self._held.is_look, frame))
+        if is_boundary:
+            asked = self._progress.asked_at_top = self._leading.asked_at_top
+            self._keeper.restore_again(None if asked else loader)
+        if held and loader == self._leading.name:
             self._keeper.put_off(held)
-        else:
+        elif is_boundary:
             self._boundary(ends_epoch=self._leading.is_exhausted)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:

@@ -43,6 +43,13 @@ def test_ls_in_words(digits, samestep):
     assert "acc 0.9, loss nan" in out
 
 
+def test_ls_names_the_signal_that_ended_a_training(digits, samestep, samestep_json):
+    """In words an attempt that a signal ended says which by its name; the file and --json keep the number."""
+    (digits / "attempts.jsonl").write_text('{"attempt": 1, "how": "signal 15", "steps": 300}\n')
+    assert "signal 15 (SIGTERM) at step 300" in samestep("ls", digits)[1]
+    assert samestep_json("ls", digits)[1]["attempts"][0]["how"] == "signal 15"
+
+
 def test_ls_marks_what_does_not_count(digits, samestep, samestep_json):
     """A torn, a damaged and a quarantined checkpoint appear as such, and an unfinished save is counted."""
     (checkpoint(digits, 100) / MANIFEST_FILE).unlink()

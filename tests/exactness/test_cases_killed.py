@@ -88,6 +88,30 @@ def test_kills_at_both_edges_of_an_epoch(tmp_path: Path) -> None:
     assert len(attempts["step", SHORT]) == 2, "the kill behind the batches came after the last batch was saved"
 
 
+class Looking(SavedEachStep):
+    """Looks at the first batch of each epoch before its loop, which trains on the others only."""
+
+    def train(self) -> None:
+        for _ in self.run.epochs(EPOCHS):
+            batches = iter(self.batches)
+            _, first, _ = next(batches)
+            self.model[0].weight.data += 0.01 * first.mean()
+            for index, x, y in batches:
+                loss = self.update(x, y)
+                self.run.step(loss=loss)
+                self.note_step(index, x, loss)
+        self.note_end()
+
+
+def test_a_look_at_the_first_batch_survives_kills(tmp_path: Path) -> None:
+    """Killed behind a look, in mid-epoch and at its end, an epoch goes on with the very batch that was next."""
+    steps = SHORT - 1
+    kills = [Kill("step", 1), Kill("step", 2), Kill("step", steps), Kill("step", 2 * steps - 1)]
+    attempts = train_killed(Looking, tmp_path, kills)
+    compare(train_whole(Looking, tmp_path), attempts)
+    assert max(len(lines) for lines in attempts.values()) == 2, "saved in mid-epoch: no step is done three times"
+
+
 class SavedEachEpoch(Short):
     """A checkpoint at the ends of epochs only."""
 

@@ -1,6 +1,7 @@
 """Signals: a training that is asked to end saves first, and its continuation has the same bits."""
 
 import json
+import logging
 import os
 import signal
 import time
@@ -107,6 +108,22 @@ def test_a_signal_in_a_long_evaluation_saves_the_last_boundary(tmp_path: Path, g
     second = resumed_equals_whole(tmp_path)
     assert min(step for place, step in second if place == "step") == 2 * STEPS + 1
     assert ("evaluated", 1) in second
+
+
+def logs_of_a_signal(directory: Path, answers: Path) -> None:
+    """Note what is logged when a signal stops a loop."""
+    logging.basicConfig(level=logging.INFO, filename=answers, format="%(message)s")
+    run = samestep.Run(directory, save_every=None)
+    run.track(model=torch.nn.Linear(1, 1))
+    for _ in run.steps(10):
+        os.kill(os.getpid(), signal.SIGTERM)
+        run.step()
+
+
+def test_a_signal_is_logged_by_its_name(tmp_path: Path) -> None:
+    """The log of a training that is asked to end says SIGTERM, not 15."""
+    run_in_child(logs_of_a_signal, tmp_path / "run", tmp_path / "answers", log=tmp_path / "log")
+    assert "SIGTERM: the state is saved at the next boundary" in (tmp_path / "answers").read_text()
 
 
 def handlers_of_others(directory: Path, answers: Path) -> None:

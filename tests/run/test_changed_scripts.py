@@ -300,3 +300,28 @@ def test_settings_that_are_no_json_give_no_alarm(tmp_path):
             run.step(loss=update())
             scheduler.step(1.0)
         run.close()
+
+
+# --- the config -------------------------------------------------------------------------------------------
+
+
+def resumed_with(directory, before, now):
+    """Train a step under one config, go on under another, and give the texts of the warnings."""
+    session(directory, 1, config=before)
+    return warned(directory, 2, config=now)[1]
+
+
+def test_another_config_is_one_line_without_an_alarm(tmp_path):
+    """More epochs and another rate in the config are told in one line with both values; nothing is said of bits."""
+    (text,) = resumed_with(tmp_path, {"epochs": 4, "lr": 0.1}, {"epochs": 6, "lr": 0.2})
+    assert text == "step-000000001 was written with another config: config.epochs: 4 -> 6, config.lr: 0.1 -> 0.2"
+
+
+def test_another_config_stands_behind_what_changes_bits(tmp_path):
+    """Beside another seed, which is graded, the config is one line more, without a grade."""
+    session(tmp_path, 1, config={"epochs": 4})
+    _, (text,) = warned(tmp_path, 2, config={"epochs": 6}, seed=5)
+    assert text.splitlines()[1:] == [
+        "  training.seed: 0 -> 5 (may change bits)",
+        "  another config: config.epochs: 4 -> 6",
+    ]

@@ -152,6 +152,29 @@ class Logging(Reading):
             self.meters[f"loss at {number}"] = 0.5
 
 
+class Forgetting(Reading):
+    """Hands on converted copies and keeps each batch for a look, and lets it go before it asks, as the warning says."""
+
+    last: Batch | None = None
+
+    def __iter__(self) -> "Forgetting":
+        self.batches = iter(self.loader)
+        return self
+
+    def __next__(self) -> Batch:
+        self.last = None
+        self.last = next(self.batches)
+        return [each + 0 for each in self.last]
+
+
+class Keeping(Forgetting):
+    """The same without letting go: nobody can tell it from one that asks ahead."""
+
+    def __next__(self) -> Batch:
+        self.last = next(self.batches)
+        return [each + 0 for each in self.last]
+
+
 def moved(loader: Any) -> Iterator[Batch]:
     for batch in loader:
         parts = []
@@ -169,7 +192,7 @@ def merging_two(loader: Any) -> Iterator[Batch]:
 
 
 HOLDING = [PackerByGenerator, PackerByNext, OneAhead, Preloading, one_ahead_in_a_closure]
-CLEAN = [Moving, Remembering, Logging, moved]
+CLEAN = [Moving, Remembering, Logging, Forgetting, moved]
 
 
 def training(feed: Callable[[Any], Iterable[Batch]], **options: Any) -> Callable[[Path], None]:
@@ -205,6 +228,13 @@ def test_a_save_that_is_put_off_is_told_once(feed: Callable[[Any], Iterable[Batc
     """When a checkpoint is due while samples are held, what holds them is named, once."""
     with pytest.warns(UserWarning, match=r"holds samples back(.|\n)*(held|x|number), .*test_held_samples.py") as caught:
         training(feed, save_every=1)(tmp_path)
+    assert len(caught) == 1
+
+
+def test_what_is_kept_behind_its_use_is_told_how_to_let_go(tmp_path: Path) -> None:
+    """A wrapper that keeps a batch whose copies the loop has had is put off, and told to set it to None in time."""
+    with pytest.warns(UserWarning, match=r"kept behind its use to None before(.|\n)*\n  last, .*test_held") as caught:
+        training(Keeping, save_every=1)(tmp_path)
     assert len(caught) == 1
 
 

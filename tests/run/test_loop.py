@@ -527,6 +527,54 @@ def test_carried_variables_and_changing_attributes_are_named(tmp_path: Path) -> 
     assert "model.1.p: 0.2 -> 0.18" in texts[1].replace('["1"]', ".1")
 
 
+def test_only_a_counter_is_told_how_to_count_on(tmp_path: Path) -> None:
+    """Behind the counter of an enumerate on which a step hangs stands how it counts on; behind a best score nothing."""
+    run, _, update = small(tmp_path, save_every=1)
+    loader = samestep.DataLoader(list(range(4)))
+    run.track(loader=loader)
+    best = 0.0
+    with pytest.warns(UserWarning, match="begins them anew") as caught:
+        for _ in run.epochs(1):
+            for number, _ in enumerate(loader):
+                best = max(best, number)
+                if number % 2:
+                    continue
+                run.step(loss=update())
+    (lines,) = (str(each.message).splitlines() for each in caught)
+    assert "enumerate" not in lines[0]
+    assert [line.endswith("(or count on: enumerate(…, start=loader.position))") for line in lines[1:]] == [False, True]
+    assert [line.split(",")[0].strip() for line in lines[1:]] == ["best", "number"]
+
+
+def test_a_generator_that_only_splits_the_data_gives_no_alarm(tmp_path: Path) -> None:
+    """A seeded generator of random_split is not named; one that the loop draws from later is, at the next save."""
+    run, _, update = small(tmp_path, save_every=1)
+    split, later = torch.Generator().manual_seed(1), np.random.default_rng(2)
+    parts = torch.utils.data.random_split(range(8), [4, 4], generator=split)
+    names = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in run.steps(4):
+            names.append([str(each.message).partition("\n  ")[2] for each in caught])
+            if step == 2:
+                later.random()
+            run.step(loss=update() + len(parts) + split.initial_seed())
+    assert names[:3] == [[], [], []]
+    assert len(caught) == 1
+    assert "later (generator)" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, random.Random, random.SystemRandom])
+def test_a_generator_that_starts_otherwise_each_time_is_named(tmp_path: Path, make: Callable[[], Any]) -> None:
+    """A generator without a seed, or one that does not say its seed, is named at once: no restart brings it back."""
+    run, _, update = small(tmp_path, save_every=1)
+    noise = make()
+    with pytest.warns(UserWarning, match=r"(?s)not tracked.*noise \(generator\)"):
+        for _ in run.steps(2):
+            run.step(loss=update())
+            assert noise
+
+
 def test_a_resume_under_other_conditions_says_so(tmp_path: Path) -> None:
     """R31: another thread count and another configuration are named with how sure it is that bits change.
 

@@ -1,5 +1,6 @@
 """Owns `samestep ls`: the checkpoints of a run, the damaged ones included. Changes nothing."""
 
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,18 @@ def command(run: str, *, as_json: bool) -> None:
 
 def _attempt(attempt: dict[str, Any]) -> str:
     """Say in one line what the last process did, or does."""
-    how = attempt.get("how") or ("running" if _is_alive(attempt) else "killed")
+    how = _named(attempt.get("how")) or ("running" if _is_alive(attempt) else "killed")
     begun = f"began at {attempt.get('started')} from {attempt.get('resumed_from') or 'the start'}"
     steps = "" if attempt.get("steps") is None else f" at step {attempt['steps']}"
     return f"attempt {attempt['attempt']}, process {attempt.get('pid')} on {attempt.get('host')}, {begun}: {how}{steps}"
+
+
+def _named(how: Any) -> str:
+    """Give how a process ended, with the name of its signal: "signal 15" says nothing at 3 a.m."""
+    kind, _, number = str(how or "").partition(" ")
+    if kind == "signal" and number.isdecimal() and int(number) in set(signal.Signals):
+        return f"signal {number} ({signal.Signals(int(number)).name})"
+    return str(how or "")
 
 
 def _is_alive(attempt: dict[str, Any]) -> bool:

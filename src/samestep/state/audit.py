@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -32,12 +32,14 @@ class Untracked:
             `state_dict`), "weights" (a copy of a tracked module's tensors) or "counter" (a bare iterator).
         file: The script's file.
         line: Where the name is first bound, or where the loop is if that cannot be found.
+        value: The object itself.
     """
 
     name: str
     kind: str
     file: str
     line: int
+    value: object = field(default=None, compare=False, repr=False)
 
 
 def find_untracked(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
@@ -125,7 +127,7 @@ def _search(frame: FrameType, objects: Mapping[str, object]) -> list[Untracked]:
         if id(value) in tracked.seeded and not (loop.carries(root, path, kind) and _has_drawn(value)):
             continue
         tracked.known.update(id(each) for each in owned(value))  # its own parts are not reported beside it
-        found.append(Untracked(path, kind, frame.f_code.co_filename, line_of_binding(frame, root)))
+        found.append(Untracked(path, kind, frame.f_code.co_filename, line_of_binding(frame, root), value))
     return found
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from samestep.installed import is_installed
+from samestep.state.display import only_shown
 from samestep.state.script import Loop, body_events, loops_of
 
 _log = logging.getLogger("samestep")
@@ -53,11 +54,13 @@ class Carried:
         name: The variable.
         file: The script's file.
         line: Where the loop writes it.
+        counts_on: What the script can say instead, if it counts batches from zero.
     """
 
     name: str
     file: str
     line: int
+    counts_on: str = ""
 
 
 def find_carried(frame: FrameType) -> list[Carried]:
@@ -81,10 +84,12 @@ def find_carried(frame: FrameType) -> list[Carried]:
             break
         try:
             file, loops = loops_of(each)
-            of_run = next((number for number, loop in enumerate(loops) if _is_of_run(loop)), 0)
-            for carried in _in_frame(each, file, loops[of_run:], is_asking=each is frame):
-                found.setdefault((carried.file, carried.name), carried)
-            if any(map(_is_of_run, loops)):
+            of_run = next((number for number, loop in enumerate(loops) if is_of_run(loop)), 0)
+            carried = {one.name: one for one in _in_frame(each, file, loops[of_run:], is_asking=each is frame)}
+            shown = only_shown(each, {*carried})
+            for name in (name for name in carried if name not in shown):
+                found.setdefault((file, name), carried[name])
+            if any(map(is_of_run, loops)):
                 break  # what lies around the run's own loop is begun anew with it: a sweep over configurations
         except Exception:  # noqa: BLE001  (unparsable text or a proxy of the user's: the search must not stop a training)
             _log.debug("The search for carried variables gave up.", exc_info=True)
@@ -112,7 +117,7 @@ def _is_generator(frame: FrameType) -> bool:
 
 def _feeds(frame: FrameType, loops: list[Loop]) -> bool:
     """Tell a generator that hands batches on to the loop from one that is a part of it, and updates weights."""
-    return _is_generator(frame) and not any(_is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
+    return _is_generator(frame) and not any(is_of_run(loop) or any(map(_updates, _calls(loop))) for loop in loops)
 
 
 def _is_bare(value: object) -> bool:
@@ -126,29 +131,35 @@ def _reads(loops: list[Loop]) -> set[str]:
     return {name for loop in loops[:1] for name, kind, _ in body_events(loop) if kind == "read"}
 
 
-_TAKING_AHEAD = {"islice", "pairwise", "tee"}
-"""Iterators of Python that count batches, or hold some, where nobody can look."""
+def carries(loops: list[Loop]) -> set[str]:
+    """Give the names that the bodies of the innermost loop hand on, whatever their values are."""
+    return set(_carried_by(loops[-1], _reads(loops)))
+
+
+_TAKING_AHEAD = {"islice": "islice(loader, … - loader.position)", "pairwise": "", "tee": ""}
+"""Iterators of Python that count batches, or hold some, where nobody can look; and how those that count go on."""
 
 
 def _in_frame(frame: FrameType, file: str, loops: list[Loop], *, is_asking: bool) -> Iterator[Carried]:
     if is_asking and loops and _counts_from_zero(loops[-1]):
-        yield Carried("range(…)", file, loops[-1].lineno)
+        yield Carried("range(…)", file, loops[-1].lineno, "range(loader.position, …)")
     reads, feeds = _reads(loops), _feeds(frame, loops)
     for loop in loops:
-        ahead = _TAKING_AHEAD & set(map(_called, _calls(loop.iter))) if isinstance(loop, ast.For) else ()
-        yield from (Carried(f"{name}(…)", file, loop.lineno) for name in sorted(ahead))
+        ahead = _TAKING_AHEAD.keys() & set(map(_called, _calls(loop.iter))) if isinstance(loop, ast.For) else ()
+        yield from (Carried(f"{name}(…)", file, loop.lineno, _TAKING_AHEAD[name]) for name in sorted(ahead))
         counters = _counters(loop) if is_asking else {}
         for name, line in (_carried_by(loop, reads) | counters).items():
             value = frame.f_locals.get(name, _ABSENT)
             # Where a generator holds samples back, nothing is saved; where it is bare, it begins alike.
             if isinstance(value, _PLAIN) and not (feeds and _is_bare(value)):
-                yield Carried(name, file, line)
+                yield Carried(name, file, line, _COUNTING_ON if name in counters else "")
 
 
+_COUNTING_ON = "enumerate(…, start=loader.position)"
 _ABSENT = object()
 
 
-def _is_of_run(loop: Loop) -> bool:
+def is_of_run(loop: Loop) -> bool:
     """Tell a loop over `run.epochs` or `run.steps`, or one that marks its boundaries by hand."""
     if isinstance(loop, ast.For):
         return any(isinstance(call.func, ast.Attribute) and _called(call) in _OF_RUN for call in _calls(loop.iter))

@@ -13,7 +13,9 @@ from samestep import __version__
 from samestep.state.snapshot import Json
 from samestep.state.source import modules, source
 
-Grade = Literal["harmless", "may change bits", "will change bits"]
+Grade = Literal["harmless", "as the script uses it", "may change bits", "will change bits"]
+AS_USED: Grade = "as the script uses it"
+"""The grade of the user's config: a number of epochs only says how long to train, a rate may decide every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def drift(saved: Mapping[str, Json], now: Mapping[str, Json]) -> list[Drift]:
     return sorted(found, key=lambda each: _GRAVITY[each.grade], reverse=True)
 
 
-_GRAVITY: dict[str, int] = {"harmless": 0, "may change bits": 1, "will change bits": 2}
+_GRAVITY: dict[str, int] = {"harmless": 0, AS_USED: 1, "may change bits": 2, "will change bits": 3}
 _NOT_COMPARED = {"machine.host"}
 _GRADES: dict[str, Grade] = {
     # Random streams and kernels have changed between releases, though not in each.
@@ -118,7 +120,7 @@ def _is_compared(name: str, there: Mapping[str, Json], here: Mapping[str, Json])
 
 
 def _grade(name: str) -> Grade:
-    return _GRADES.get(name, "may change bits")
+    return _GRADES.get(name, AS_USED if name.startswith("config.") else "may change bits")
 
 
 def _flat(environment: Mapping[str, Json]) -> dict[str, Json]:

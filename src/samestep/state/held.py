@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from samestep.messages import Path, path_in_text
+from samestep.state.ahead import is_look
 from samestep.state.carried import Carried, carried_by_generator
 
 _log = logging.getLogger("samestep")
@@ -66,6 +68,14 @@ class HeldSamples:
         elif self._around.codes:
             # What lies around the loop is known, and not looked at again: reading a frame's variables keeps them alive.
             self._loop = _Stack.of(frame, self._around)
+
+    def path(self, frame: FrameType | None) -> Path:
+        """Tell the way from the epoch's loop to a frame in the script's text."""
+        return path_in_text(frame, self._around.codes)
+
+    def is_look(self, frame: FrameType | None, first: Path) -> bool:
+        """Tell whether the loop begins to ask in a frame, and what was asked for before was not held for its bodies."""
+        return frame is not None and is_look(frame, first, self._around.codes)
 
     def find(self, frame: FrameType | None) -> list[Carried]:
         """Name what holds samples now.

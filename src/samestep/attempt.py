@@ -25,6 +25,7 @@ from samestep.store.reading import Checkpoint
 from samestep.store.records import open_run, read_run, rewrite_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
+from samestep.wording import printable, shown
 
 _log = logging.getLogger("samestep")
 
@@ -270,8 +271,8 @@ class Attempt:
         written = resumed.environment.get("run")
         if isinstance(written, dict) and written.get("id") != self._record.id:
             warn_user(
-                f"{resumed.name} was written by another run: its identity is {written.get('id')}, and that of"
-                f" {self.directory} is {self._record.id}. It is taken all the same."
+                f"{resumed.name} was written by another run: its identity is {shown(written.get('id'))}, and that of"
+                f" {self.directory} is {self._record.id!r}. It is taken all the same."
             )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
@@ -279,8 +280,8 @@ class Attempt:
         now = {part: value for part, value in self.environment.items() if part != SETTINGS}
         doubtful = [each for each in drift(saved, now) if each.grade != "harmless"]
         if doubtful:
-            lines = "".join(f"\n  {each.name}: {each.saved} -> {each.now} ({each.grade})" for each in doubtful)
-            warn_user(f"{resumed.name} was written under other conditions:{lines}")
+            lines = [printable(f"{each.name}: {each.saved} -> {each.now} ({each.grade})") for each in doubtful]
+            warn_user("\n  ".join([f"{resumed.name} was written under other conditions:", *lines]))
 
 
 def _refused(directory: Path, error: OSError) -> SamestepError:

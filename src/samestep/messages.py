@@ -6,6 +6,8 @@ import warnings
 from functools import lru_cache
 from types import CodeType, FrameType
 
+from samestep.wording import printable_lines
+
 _PASSED_OVER = {"samestep", "contextlib"}
 """Whose frames are not the user's; between two of ours there may be those of a context manager."""
 
@@ -36,7 +38,8 @@ def _position(code: CodeType, instruction: int) -> object:
 
 
 def warn_user(message: str) -> None:
-    """Warn, at the line of the user's code that led here."""
+    """Warn, at the line of the user's code that led here; what could steer a terminal is escaped, but our own lines."""
+    message = printable_lines(message)
     frame = user_frame()
     if frame is None:
         warnings.warn(message, stacklevel=2)

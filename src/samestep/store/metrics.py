@@ -11,6 +11,7 @@ import xxhash
 from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.store import files
 from samestep.store.json_lines import encode_line, parse_line, plain, read_own
+from samestep.wording import shown
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -210,13 +211,13 @@ def _number(name: str, value: Any, where: str) -> float:
         if isinstance(value, str | bytes):
             raise TypeError  # noqa: TRY301  ("0.9" would do, but then so would "nan" and "infinity")
         return float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         shape = getattr(value, "shape", None)
         raise SamestepError(
             f"The score {name!r} is not a number.",
             path=where,
             expected="a number, or a tensor of one element",
-            found=repr(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
+            found=shown(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
         ) from error
 
 

@@ -13,10 +13,11 @@ from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, Samestep
 from samestep.logbook import Logbook
 from samestep.messages import warn_user
 from samestep.state.environment import drift, environment
+from samestep.state.restoration import shortened
 from samestep.state.snapshot import Snapshot
 from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
 from samestep.store.files import make_folder, remove_draft
-from samestep.store.folder import CHECKPOINTS, RUN_FILE
+from samestep.store.folder import CHECKPOINTS, QUARANTINE, RUN_FILE
 from samestep.store.json_lines import plain
 from samestep.store.lock import LOCK_FILE, RunLock, describe_owner
 from samestep.store.metrics import METRICS_FILE
@@ -34,6 +35,8 @@ _open: WeakValueDictionary[Path, "Attempt"] = WeakValueDictionary()
 
 SETTINGS = "built_with"
 """The part of a checkpoint's environment that holds how the script built optimizers, schedulers and scalers."""
+
+_TAKE_BACK = f"To go on from them, move them from {QUARANTINE} to the folder above it, and start again."
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait for the lock: a process that was just killed gives it back when its memory has been freed."""
@@ -104,20 +107,35 @@ class Attempt:
                     found=", ".join(damaged),
                     hint='Look with `samestep verify`; resume="never" begins anew.',
                 )
-            if found is None and resume == "must":
-                raise NoCheckpoint(
-                    "There is no checkpoint to resume from.",
-                    path=self.directory,
-                    hint='Give the right directory, or resume="auto" to start anew.',
-                )
-            if found is None and not self._store.has_set_aside():
-                self._require_new()
+            if found is None:
+                self._explain_none(resume)
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
         self._given_up = (checkpoint.step, checkpoint.order)
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
+
+    def _explain_none(self, resume: str) -> None:
+        """Say what it means that there is no checkpoint: an error, earlier ones that were given up, or a new run."""
+        given_up = ", ".join(shortened(self._store.names_set_aside()))
+        if resume == "must":
+            raise NoCheckpoint(
+                "There is no checkpoint to resume from.",
+                path=self.directory,
+                found=f"given up, in {QUARANTINE}: {given_up}" if given_up else None,
+                hint=_TAKE_BACK if given_up else 'Give the right directory, or resume="auto" to start anew.',
+            )
+        if not given_up:
+            self._require_new()
+            return
+        warn_user(
+            'The run begins anew: its checkpoints were given up by a start with resume="never" or an earlier step,'
+            " which has saved none of its own."
+            f"\n  where:    {self._store.directory / QUARANTINE}"
+            f"\n  found:    {given_up}"
+            f"\n  to do:    {_TAKE_BACK}"
+        )
 
     def _require_new(self) -> None:
         """Raise if the records prove that there were checkpoints: an unmounted disk must not look like a new run."""
@@ -285,6 +303,13 @@ class Attempt:
 
 
 def _refused(directory: Path, error: OSError) -> SamestepError:
+    if error.filename is not None and Path(error.filename).parent == directory and os.path.lexists(error.filename):
+        return SamestepError(
+            "A file of the run cannot be used.",
+            path=error.filename,
+            found=error.strerror,
+            hint="Move it away, or change its permissions.",
+        )
     return SamestepError(
         "The run's directory cannot be written.", path=directory, found=error.strerror, hint="Choose another place."
     )

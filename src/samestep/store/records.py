@@ -76,7 +76,7 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     """
     now = plain(dict(config or {}), "config")
     path = Path(directory) / RUN_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is not nothing
         fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
         _write(path.parent, fields)
     record = read_run(directory)

@@ -374,9 +374,9 @@ class Store:
         stayed = sorted({name for name, _ in self._skipped if (self.directory / name).exists()})
         return [path.name for path in aside if Checkpoint(path).verify()] + stayed
 
-    def has_set_aside(self) -> bool:
-        """Tell whether checkpoints lie in `quarantine`: damaged, or given up by a run that went back."""
-        return any((self.directory / folder.QUARANTINE).glob("step-*"))
+    def names_set_aside(self) -> list[str]:
+        """Name the checkpoints that lie in `quarantine`: damaged, or given up by a run that went back."""
+        return sorted(path.name for path in (self.directory / folder.QUARANTINE).glob("step-*"))
 
     def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:
         """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.

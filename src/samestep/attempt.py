@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import samestep
+from samestep.belongings import Belongings
 from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, SamestepError, SaveFailed
 from samestep.logbook import Logbook
 from samestep.messages import warn_user
@@ -79,6 +80,7 @@ class Attempt:
         _open[self.directory] = self
         self._keep = keep
         self._logbook = Logbook(self.directory, self._lock.is_in_place)
+        self._belongings = Belongings(self._store, self._record)
         self._given_up: tuple[int, int | None] | None = None
         self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
@@ -162,6 +164,7 @@ class Attempt:
         self.environment = environment() | own
         name, step = (None, 0) if resumed is None else (resumed.name, resumed.step)
         self._logbook.begin(self.environment, name, step, metrics)
+        self._belongings.note()
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -193,16 +196,18 @@ class Attempt:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
         self._require_own()
         protect = [*self._origin, *protect]
-        self._logbook.sync()
         recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
             self._require_place(snapshot.step)
+            self._belongings.look()
+            self._logbook.sync()
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
             self.failure = error
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
+        self._belongings.note()
         self._logbook.saved(name)
         self._logbook.warn_of_refusal()
         _log.info("saved %s", name)
@@ -210,7 +215,14 @@ class Attempt:
 
     def retain(self, protect: Collection[str]) -> None:
         """Delete what no policy keeps, where the save that should have done it was killed."""
+        if self._lock.is_in_place():
+            self._belongings.look()
         self._store.retain([*self._origin, *protect])
+        self._belongings.note()
+
+    def has(self, name: str | None) -> bool:
+        """Tell whether a checkpoint is still there: nothing is finished whose end is not saved."""
+        return self._belongings.has(name)
 
     def end(self, how: str, completed_steps: int) -> None:
         """Record how the work of this process ended, so far; a forked child leaves without a trace."""
@@ -255,20 +267,25 @@ class Attempt:
             )
         try:
             make_folder(self.directory)
-            if (self.directory / RUN_FILE).exists() and read_run(self.directory).id != self._record.id:
+            is_same = (self.directory / RUN_FILE).exists()
+            if is_same and read_run(self.directory).id != self._record.id:
                 raise RunLocked("Another run is in its place.", path=self.directory)
             self._lock.move()
             rewrite_run(self.directory, self._record)
         except (OSError, SamestepError) as error:
             raise SaveFailed(
                 f"The run's directory was removed or replaced; the checkpoint of step {step} was not saved.",
-                path=self.directory,
+                path=(error.path if isinstance(error, SamestepError) else None) or self.directory,
                 found=error.message if isinstance(error, SamestepError) else error.strerror,
                 hint="Put the directory back, or let the loop end and start again.",
             ) from error
+        self._belongings.note()
         self._logbook.begin_anew()
+        what = (
+            f"The run's {LOCK_FILE} was removed" if is_same else "The run's directory was removed, renamed or emptied"
+        )
         warn_user(
-            "The run's directory was removed, renamed or emptied while the training ran; it has been made anew."
+            f"{what} while the training ran; it has been made anew."
             f"\n  where:    {self.directory}"
             f"\n  found:    {len(self._store.checkpoints())} checkpoints, before that of step {step}, which follows"
         )
@@ -291,6 +308,11 @@ class Attempt:
             warn_user(
                 f"{resumed.name} was written by another run: its identity is {shown(written.get('id'))}, and that of"
                 f" {self.directory} is {self._record.id!r}. It is taken all the same."
+            )
+        elif isinstance(written, dict) and self._logbook.is_first:
+            warn_user(
+                f"{ATTEMPTS_FILE} does not know who has written {resumed.name}: it was removed or damaged, and begins"
+                f" anew.\n  where:    {self.directory / ATTEMPTS_FILE}"
             )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:

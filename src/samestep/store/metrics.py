@@ -47,6 +47,8 @@ class Metrics:
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
         self._digest = xxhash.xxh3_128()  # of those lines
         self._due_cut: tuple[int | None, int] | None = None
+        self.lost = 0
+        """How many bytes another program has taken away since this was last looked at and set back to 0."""
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing is written yet, and no device is waited for.
@@ -68,6 +70,7 @@ class Metrics:
         """
         self._refused += self._encoded()
         self._waiting.clear()
+        self._look()
         if not self._refused:
             return
         self._cut()
@@ -80,6 +83,13 @@ class Metrics:
             raise
         self._digest.update(self._refused)
         self._size, self._refused = size + len(self._refused), b""
+
+    def _look(self) -> None:
+        """Look whether the file is still as long as it was left, and how much of it is gone."""
+        if self._size is None or (size := self._regular_size()) == self._size:
+            return
+        self.lost += max(0, self._size - size)
+        self.look_again()
 
     def look_again(self) -> None:
         """Forget what is known of the file: another one, or none, stands in its place."""

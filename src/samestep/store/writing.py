@@ -214,7 +214,7 @@ def _tensor_entry(tensor: "Tensor", file_name: str, digest: str) -> TensorEntry:
 def save_failed(error: OSError, directory: Path, snapshot: Snapshot) -> SaveFailed:
     """Say why the system refused a save, and what to do."""
     reason = error.strerror or str(error)
-    path = error.filename or directory
+    path = directory if error.errno == errno.ENOTDIR else error.filename or directory
     if error.errno == errno.ENOSPC:
         needed = sum(_size(item) for item in snapshot.items.values())
         return SaveFailed(
@@ -228,6 +228,7 @@ def save_failed(error: OSError, directory: Path, snapshot: Snapshot) -> SaveFail
         errno.EROFS: "The file system is read-only: choose another directory, or mount it writable.",
         errno.EACCES: "Choose another directory, or change its permissions.",
         errno.EPERM: "Choose another directory, or change its permissions.",
+        errno.ENOTDIR: "Something else stands in the place of the folder of checkpoints: move it away.",
         errno.EDQUOT: "The quota of this user is used up: free some space, or keep fewer checkpoints.",
     }
     return SaveFailed(

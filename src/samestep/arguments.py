@@ -4,10 +4,13 @@ import math
 import operator
 import re
 from collections.abc import Collection, Mapping
+from numbers import Real
 
 from samestep.errors import SamestepError
+from samestep.store.given import are_names
 from samestep.store.json_lines import plain
 from samestep.store.retention import Keep
+from samestep.wording import shown
 
 _RESUME = re.compile(r"auto|never|must|step-\d+(\.\d+)?")
 
@@ -16,17 +19,17 @@ def check_arguments(keep: object, resume: object, config: object, allow_missing:
     """Raise if an argument of `Run` is not understood; it is named, with what was expected."""
     expected = {
         "keep": (isinstance(keep, Keep), "a samestep.Keep", keep),
-        "resume": (_RESUME.fullmatch(str(resume)), '"auto", "never", "must" or "step-400"', resume),
+        "resume": (_is_resume(resume), '"auto", "never", "must" or "step-400"', resume),
         "config": (config is None or isinstance(config, Mapping), "a dict of plain values (vars(args))", config),
         "allow_missing": (
-            _are_names(allow_missing),
+            are_names(allow_missing),
             'a list of names of tracked objects, such as ["ema"]',
             allow_missing,
         ),
     }
     for name, (is_right, what, found) in expected.items():
         if not is_right:
-            raise SamestepError(f"{name} is not understood.", path=f"Run({name}=…)", expected=what, found=repr(found))
+            raise SamestepError(f"{name} is not understood.", path=f"Run({name}=…)", expected=what, found=shown(found))
     if isinstance(config, Mapping):
         plain(dict(config), "config")
 
@@ -45,13 +48,14 @@ def checked_bound(kind: str, bound: object) -> float:
         >>> checked_bound("epochs", 20)
         20
     """
-    number = math.inf if bound == math.inf else _index(bound)
+    is_endless = isinstance(bound, Real) and bound == math.inf
+    number = math.inf if is_endless else _index(bound)
     if number is None or number < 0:
         raise SamestepError(
             f"The number of {kind} is not understood.",
             path=f"run.{kind}",
             expected=f"how many {kind} there are in all: a whole number of at least 0",
-            found=repr(bound),
+            found=shown(bound),
             hint="int(…) makes one of a float or a text; math.inf is a loop that run.stop() ends.",
         )
     return number
@@ -98,7 +102,5 @@ def _index(value: object) -> int | None:
         return None
 
 
-def _are_names(value: object) -> bool:
-    if isinstance(value, str | bytes) or not isinstance(value, Collection):
-        return False
-    return all(isinstance(each, str) for each in value)
+def _is_resume(value: object) -> bool:
+    return isinstance(value, str) and _RESUME.fullmatch(value) is not None

@@ -9,14 +9,16 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import samestep
+from samestep.belongings import Belongings
 from samestep.errors import CorruptCheckpoint, NoCheckpoint, RunLocked, SamestepError, SaveFailed
 from samestep.logbook import Logbook
 from samestep.messages import warn_user
 from samestep.state.environment import AS_USED, Drift, drift, environment
+from samestep.state.restoration import shortened
 from samestep.state.snapshot import Snapshot
 from samestep.store.attempts import ATTEMPTS_FILE, read_attempts
 from samestep.store.files import make_folder, remove_draft
-from samestep.store.folder import CHECKPOINTS, RUN_FILE
+from samestep.store.folder import CHECKPOINTS, QUARANTINE, RUN_FILE
 from samestep.store.json_lines import plain
 from samestep.store.lock import LOCK_FILE, RunLock, describe_owner
 from samestep.store.metrics import METRICS_FILE
@@ -25,6 +27,7 @@ from samestep.store.reading import Checkpoint
 from samestep.store.records import open_run, read_run, rewrite_run
 from samestep.store.retention import Keep
 from samestep.store.store import Store
+from samestep.wording import printable, shown
 
 _log = logging.getLogger("samestep")
 
@@ -33,6 +36,8 @@ _open: WeakValueDictionary[Path, "Attempt"] = WeakValueDictionary()
 
 SETTINGS = "built_with"
 """The part of a checkpoint's environment that holds how the script built optimizers, schedulers and scalers."""
+
+_TAKE_BACK = f"To go on from them, move them from {QUARANTINE} to the folder above it, and start again."
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait for the lock: a process that was just killed gives it back when its memory has been freed."""
@@ -75,6 +80,7 @@ class Attempt:
         _open[self.directory] = self
         self._keep = keep
         self._logbook = Logbook(self.directory, self._lock.is_in_place)
+        self._belongings = Belongings(self._store, self._record)
         self._given_up: tuple[int, int | None] | None = None
         self._origin: list[str] = []  # stays: the same command, started again after a kill, goes back there again
         self.environment: dict[str, Any] = {}
@@ -103,20 +109,35 @@ class Attempt:
                     found=", ".join(damaged),
                     hint='Look with `samestep verify`; resume="never" begins anew.',
                 )
-            if found is None and resume == "must":
-                raise NoCheckpoint(
-                    "There is no checkpoint to resume from.",
-                    path=self.directory,
-                    hint='Give the right directory, or resume="auto" to start anew.',
-                )
-            if found is None and not self._store.has_set_aside():
-                self._require_new()
+            if found is None:
+                self._explain_none(resume)
             return found
         checkpoint = self._store.find(resume)
         snapshot = checkpoint.read()
         self._given_up = (checkpoint.step, checkpoint.order)
         self._origin = [checkpoint.name]
         return checkpoint, snapshot
+
+    def _explain_none(self, resume: str) -> None:
+        """Say what it means that there is no checkpoint: an error, earlier ones that were given up, or a new run."""
+        given_up = ", ".join(shortened(self._store.names_set_aside()))
+        if resume == "must":
+            raise NoCheckpoint(
+                "There is no checkpoint to resume from.",
+                path=self.directory,
+                found=f"given up, in {QUARANTINE}: {given_up}" if given_up else None,
+                hint=_TAKE_BACK if given_up else 'Give the right directory, or resume="auto" to start anew.',
+            )
+        if not given_up:
+            self._require_new()
+            return
+        warn_user(
+            'The run begins anew: its checkpoints were given up by a start with resume="never" or an earlier step,'
+            " which has saved none of its own."
+            f"\n  where:    {self._store.directory / QUARANTINE}"
+            f"\n  found:    {given_up}"
+            f"\n  to do:    {_TAKE_BACK}"
+        )
 
     def _require_new(self) -> None:
         """Raise if the records prove that there were checkpoints: an unmounted disk must not look like a new run."""
@@ -143,6 +164,7 @@ class Attempt:
         self.environment = environment() | own
         name, step = (None, 0) if resumed is None else (resumed.name, resumed.step)
         self._logbook.begin(self.environment, name, step, metrics)
+        self._belongings.note()
         if resumed is None:
             _log.info("%s begins anew", self.directory)
         else:
@@ -174,10 +196,11 @@ class Attempt:
         """Write a checkpoint and return its name; a failure is loud, and training goes on."""
         self._require_own()
         protect = [*self._origin, *protect]
-        self._logbook.sync()
         recorded = self.environment | {"run": {"id": self._record.id, "keep": asdict(self._keep), "protect": protect}}
         try:
             self._require_place(snapshot.step)
+            self._belongings.look()
+            self._logbook.sync()
             name = self._store.write(snapshot, environment=recorded, protect=protect).name
         except SaveFailed as error:
             # Without its traceback, which would keep the loop's frames alive, and with them an iterator it has left.
@@ -185,6 +208,7 @@ class Attempt:
             warn_user(f"No checkpoint at step {snapshot.step}; the training goes on. {error}")
             return None
         self.failure = None
+        self._belongings.note()
         self._logbook.saved(name)
         self._logbook.warn_of_refusal()
         _log.info("saved %s", name)
@@ -192,7 +216,14 @@ class Attempt:
 
     def retain(self, protect: Collection[str]) -> None:
         """Delete what no policy keeps, where the save that should have done it was killed."""
+        if self._lock.is_in_place():
+            self._belongings.look()
         self._store.retain([*self._origin, *protect])
+        self._belongings.note()
+
+    def has(self, name: str | None) -> bool:
+        """Tell whether a checkpoint is still there: nothing is finished whose end is not saved."""
+        return self._belongings.has(name)
 
     def end(self, how: str, completed_steps: int) -> None:
         """Record how the work of this process ended, so far; a forked child leaves without a trace."""
@@ -237,20 +268,25 @@ class Attempt:
             )
         try:
             make_folder(self.directory)
-            if (self.directory / RUN_FILE).exists() and read_run(self.directory).id != self._record.id:
+            is_same = (self.directory / RUN_FILE).exists()
+            if is_same and read_run(self.directory).id != self._record.id:
                 raise RunLocked("Another run is in its place.", path=self.directory)
             self._lock.move()
             rewrite_run(self.directory, self._record)
         except (OSError, SamestepError) as error:
             raise SaveFailed(
                 f"The run's directory was removed or replaced; the checkpoint of step {step} was not saved.",
-                path=self.directory,
+                path=(error.path if isinstance(error, SamestepError) else None) or self.directory,
                 found=error.message if isinstance(error, SamestepError) else error.strerror,
                 hint="Put the directory back, or let the loop end and start again.",
             ) from error
+        self._belongings.note()
         self._logbook.begin_anew()
+        what = (
+            f"The run's {LOCK_FILE} was removed" if is_same else "The run's directory was removed, renamed or emptied"
+        )
         warn_user(
-            "The run's directory was removed, renamed or emptied while the training ran; it has been made anew."
+            f"{what} while the training ran; it has been made anew."
             f"\n  where:    {self.directory}"
             f"\n  found:    {len(self._store.checkpoints())} checkpoints, before that of step {step}, which follows"
         )
@@ -271,8 +307,13 @@ class Attempt:
         written = resumed.environment.get("run")
         if isinstance(written, dict) and written.get("id") != self._record.id:
             warn_user(
-                f"{resumed.name} was written by another run: its identity is {written.get('id')}, and that of"
-                f" {self.directory} is {self._record.id}. It is taken all the same."
+                f"{resumed.name} was written by another run: its identity is {shown(written.get('id'))}, and that of"
+                f" {self.directory} is {self._record.id!r}. It is taken all the same."
+            )
+        elif isinstance(written, dict) and self._logbook.is_first:
+            warn_user(
+                f"{ATTEMPTS_FILE} does not know who has written {resumed.name}: it was removed or damaged, and begins"
+                f" anew.\n  where:    {self.directory / ATTEMPTS_FILE}"
             )
 
     def _warn_of_drift(self, resumed: Checkpoint) -> None:
@@ -289,7 +330,7 @@ class Attempt:
 
 
 def _changed(each: Drift) -> str:
-    return f"{each.name}: {each.saved} -> {each.now}"
+    return printable(f"{each.name}: {each.saved} -> {each.now}")
 
 
 def _afresh(error: SaveFailed) -> SaveFailed:
@@ -297,6 +338,13 @@ def _afresh(error: SaveFailed) -> SaveFailed:
 
 
 def _refused(directory: Path, error: OSError) -> SamestepError:
+    if error.filename is not None and Path(error.filename).parent == directory and os.path.lexists(error.filename):
+        return SamestepError(
+            "A file of the run cannot be used.",
+            path=error.filename,
+            found=error.strerror,
+            hint="Move it away, or change its permissions.",
+        )
     return SamestepError(
         "The run's directory cannot be written.", path=directory, found=error.strerror, hint="Choose another place."
     )

@@ -1,4 +1,8 @@
-"""Owns every error samestep raises: one base, few kinds, each named after what happened. Imports nothing."""
+"""Owns every error samestep raises: one base, few kinds, each named after what happened. Writes and decides nothing."""
+
+from collections.abc import Mapping
+
+from samestep.wording import CONTINUED, printable, printable_lines, written
 
 
 class SamestepError(Exception):
@@ -38,21 +42,33 @@ class SamestepError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        parts = (
-            ("where:   ", self.path),
-            ("expected:", self.expected),
-            ("found:   ", self.found),
-            ("to do:   ", self.hint),
-        )
-        lines = [f"  {label} {text}" for label, text in parts if text is not None]
-        return "\n".join([self.message, *lines])
+        parts = {"where": self.path, "expected": self.expected, "found": self.found, "hint": self.hint}
+        return "\n".join(in_lines({"message": self.message, **parts}))
+
+
+_LABELS = {"where": "where:   ", "expected": "expected:", "found": "found:   ", "hint": "to do:   "}
+
+
+def in_lines(described: Mapping[str, object]) -> list[str]:
+    r"""Write the parts of an error as people read them, harmless to a terminal.
+
+    Args:
+        described: Its message and its parts: where, expected, found, hint; None for one that it has not.
+
+    Returns:
+        The lines.
+
+    Example:
+        >>> in_lines({"message": "It is torn.", "where": "a\x1b[2J", "found": None})
+        ['It is torn.', '  where:    a\\x1b[2J']
+    """
+    parts = [(label, written(described[key])) for key, label in _LABELS.items() if described.get(key) is not None]
+    lines = [printable(written(described["message"]))]
+    return lines + [f"  {label} {printable_lines(text, CONTINUED)}" for label, text in parts]
 
 
 def _text(value: object) -> str | None:
-    try:
-        return None if value is None else str(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
-        return f"{type(value).__name__} too long to write"
+    return None if value is None else written(value)
 
 
 class CorruptCheckpoint(SamestepError):

@@ -228,7 +228,7 @@ class Keeper:
         if loop.is_over:
             self._leave_by_signal()
             return
-        if self.unsaved:
+        if self.unsaved or not (self._name is None or self._attempt.has(self._name)):
             self.save()
         elif self._name is not None:
             self._attempt.retain([self._name, *self._protected()])

@@ -3,21 +3,38 @@
 No record is worth a training: what cannot be written waits in memory, and that is said.
 """
 
+import errno
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.messages import warn_user
+from samestep.store.attempts import ATTEMPTS_FILE
 from samestep.store.attempts import Attempt as Line
 from samestep.store.metrics import METRICS_FILE, Metrics, is_at_hand
 
 _log = logging.getLogger("samestep")
 
 T = TypeVar("T")
+
+_MAKE_ROOM = "Make room: what the loop reports waits in memory until it can be written."
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a record could not be written, and since when."""
+
+    reason: str
+    where: str
+    hint: str
+    since: float
+
 
 _FLUSH_EVERY = 1.0
 """Seconds between two writes of metrics.jsonl, where its values lie on the CPU."""
@@ -43,8 +60,7 @@ class Logbook:
         self._line: Line | None = None
         self._details: Mapping[str, Any] | None = None
         self._resumed_from: str | None = None
-        self._refusal: str | None = None
-        self._refused_since = 0.0
+        self._refusals: dict[str, _Refusal] = {}
         self._has_saved = False
         self._has_warned = False
 
@@ -61,8 +77,8 @@ class Logbook:
         """
         self._details, self._resumed_from = details, resumed_from
         position, digest = metrics
-        missing = self._write(lambda: self._metrics.cut(position, step))
-        found = self._write(lambda: self._metrics.digest() if self._metrics.path.exists() else digest)
+        missing = self._write(METRICS_FILE, lambda: self._metrics.cut(position, step))
+        found = self._write(METRICS_FILE, lambda: self._metrics.digest() if self._metrics.path.exists() else digest)
         self._begin_line()
         if missing:
             warn_user(
@@ -75,40 +91,52 @@ class Logbook:
     def begin_anew(self) -> None:
         """Go on in a directory that was made anew."""
         self._metrics.look_again()
-        self._begin_line()
+        if self._line is None or not self._line.is_recorded():
+            self._begin_line()
 
     def _begin_line(self) -> None:
         details = self._details
         if details is not None:  # else the run was refused before it began: that is no attempt
-            self._line = self._write(lambda: Line.begin(self._directory, details, resumed_from=self._resumed_from))
+            begin = partial(Line.begin, self._directory, details, resumed_from=self._resumed_from)
+            self._line = self._write(ATTEMPTS_FILE, begin)
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl. Values of a device are not waited for before the next checkpoint."""
         self._metrics.append(line)
         now = time.monotonic()
         if now - self._flushed > _FLUSH_EVERY and all(map(is_at_hand, line.values())):
-            self._write(self._metrics.flush)
+            self._write(METRICS_FILE, self._metrics.flush)
             self._flushed = now
 
     def position(self) -> tuple[int | None, str | None]:
         """Tell how much of metrics.jsonl belongs to what has happened: bytes, digest; None if it cannot be written."""
-        return self._write(lambda: (self._metrics.position(), self._metrics.digest())) or (None, None)
+        written = self._write(METRICS_FILE, lambda: (self._metrics.position(), self._metrics.digest()))
+        return written or (None, None)
 
     def flush(self) -> None:
         """Hand what waits for metrics.jsonl to the operating system."""
         if self._metrics.is_waiting:
-            self._write(self._metrics.flush)
+            self._write(METRICS_FILE, self._metrics.flush)
 
     def sync(self) -> None:
         """Make what was noted durable."""
-        self._write(self._metrics.sync)
+        self._write(METRICS_FILE, self._metrics.sync)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the run's records know of no attempt before this one."""
+        return self._line is not None and self._line.number == 1
 
     def saved(self, name: str) -> None:
         """Note the first checkpoint of this process: that there was one is known even if all vanish."""
-        if self._line is not None and not self._has_saved:
-            line = self._line
-            self._write(lambda: line.update(saved=name))
-            self._has_saved = self._refusal is None
+        if self._line is None:
+            self._begin_line()
+        if self._line is None:
+            return
+        if not self._has_saved:
+            self._has_saved = self._change(self._line, partial(self._line.update, saved=name))
+        elif not self._line.is_recorded():
+            self._change(self._line, self._line.update)
 
     def end(self, how: str, completed_steps: int) -> None:
         """Note how the work of this process ended, so far."""
@@ -116,38 +144,66 @@ class Logbook:
         if self._line is None:
             self._begin_line()
         if self._line is not None:
-            line = self._line
-            self._write(lambda: line.end(how, steps=completed_steps))
+            self._change(self._line, partial(self._line.end, how, steps=completed_steps))
+
+    def _change(self, line: Line, write: Callable[[], None]) -> bool:
+        """Change this process's line, which is written anew if it is gone; tell whether it is written."""
+        was_there = line.is_recorded()
+        self._write(ATTEMPTS_FILE, write)
+        is_written = ATTEMPTS_FILE not in self._refusals
+        if is_written and not was_there:
+            warn_user(
+                f"{ATTEMPTS_FILE} was removed or changed while the training ran; what it said of earlier attempts may"
+                f" be lost, and this one is written down again.\n  where:    {self._directory / ATTEMPTS_FILE}"
+            )
+        return is_written
 
     def warn_of_refusal(self) -> None:
         """Say once that records wait."""
-        if self._refusal is not None and not self._has_warned:
+        if self._refusals and not self._has_warned:
             self._has_warned = True
+            refusal = next(iter(self._refusals.values()))
             warn_user(
-                f"The records of the run could not be written; the training goes on. {self._refusal}"
-                f"\n  where:    {self._directory}"
-                "\n  to do:    Make room: what the loop reports waits in memory until it can be written."
+                f"The records of the run could not be written; the training goes on. {refusal.reason}"
+                f"\n  where:    {refusal.where}"
+                f"\n  to do:    {refusal.hint}"
             )
 
-    def _write(self, write: Callable[[], T]) -> T | None:
+    def _write(self, file: str, write: Callable[[], T]) -> T | None:
         try:
             self._require_place()
             written = write()
         except UnsupportedValue:
             raise  # what the loop reports cannot be written: that is the loop's mistake
         except (OSError, SamestepError) as error:
-            self._refuse(error)
+            self._refuse(file, error)
             return None
-        self._refusal = None
+        self._refusals.pop(file, None)
+        self._warn_of_loss()
         return written
 
-    def _refuse(self, error: OSError | SamestepError) -> None:
-        reason = str(error)  # a log that keeps records must not keep the frames of the loop with them
-        _log.error("the records of %s could not be written: %s", self._directory, reason)
+    def _warn_of_loss(self) -> None:
+        lost, self._metrics.lost = self._metrics.lost, 0
+        if lost:
+            warn_user(
+                f"{METRICS_FILE} was removed or cut while the training ran: {lost} bytes of what the loop has reported"
+                f" are gone. What it reports now is written as before.\n  where:    {self._metrics.path}"
+            )
+
+    def _refuse(self, file: str, error: OSError | SamestepError) -> None:
+        text = str(error)  # a log that keeps records must not keep the frames of the loop with them
+        _log.error("the records of %s could not be written: %s", self._directory, text)
         now = time.monotonic()
-        self._refused_since = now if self._refusal is None else self._refused_since
-        self._refusal = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        if now - self._refused_since >= _PATIENCE:
+        since = self._refusals[file].since if file in self._refusals else now
+        if isinstance(error, SamestepError):
+            refusal = _Refusal(error.message, error.path or str(self._directory), error.hint or _MAKE_ROOM, since)
+        else:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            is_in_the_way = error.errno in {errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
+            where, hint = (self._directory / file, "Move it away.") if is_in_the_way else (self._directory, _MAKE_ROOM)
+            refusal = _Refusal(reason, str(where), hint, since)
+        self._refusals[file] = refusal
+        if now - since >= _PATIENCE:
             self.warn_of_refusal()
 
     def _require_place(self) -> None:

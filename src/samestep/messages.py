@@ -7,6 +7,8 @@ from collections.abc import Collection
 from functools import lru_cache
 from types import CodeType, FrameType
 
+from samestep.wording import printable_lines
+
 
 @lru_cache(maxsize=1024)
 def _is_passed_over(module: object) -> bool:
@@ -58,7 +60,8 @@ def _position(code: CodeType, instruction: int) -> object:
 
 
 def warn_user(message: str) -> None:
-    """Warn, at the line of the user's code that led here."""
+    """Warn, at the line of the user's code that led here; what could steer a terminal is escaped, but our own lines."""
+    message = printable_lines(message)
     frame = user_frame()
     if frame is None:
         warnings.warn(message, stacklevel=2)

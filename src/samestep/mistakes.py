@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from samestep.messages import warn_user
 from samestep.schedule import Schedule
 from samestep.state.restoration import shortened
+from samestep.wording import printable
 
 _MANY_UPDATES = 8
 """Updates after which a loop that never calls run.step has forgotten it, and does not just accumulate."""
@@ -104,7 +105,7 @@ class MistakeWatch:
         Args:
             ignored: What the script said before and says now, by path.
         """
-        lines = shortened([f"{path}: {then!r} -> {now!r}" for path, (then, now) in ignored.items()])
+        lines = shortened([printable(f"{path}: {then!r} -> {now!r}") for path, (then, now) in ignored.items()])
         if lines:
             self._say(
                 "The script builds these with other settings than before, which has no effect: a resume brings back"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from samestep.errors import SamestepError
+from samestep.wording import shown
 
 _SECONDS = {
     "s": 1.0,
@@ -100,5 +101,5 @@ def parse_schedule(save_every: int | str | None) -> Schedule:
         "save_every is not understood.",
         path="Run(save_every=…)",
         expected='a number of steps, or text such as "100 steps", "1 epoch", "30 s", "5 min", "2 h", or None',
-        found=repr(save_every),
+        found=shown(save_every),
     )

@@ -13,6 +13,7 @@ from samestep.state.random import isolated
 from samestep.state.snapshot import Item
 from samestep.state.tensors import digest
 from samestep.store.files import make_folder
+from samestep.store.given import require
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 
@@ -39,6 +40,7 @@ def check_every_step(make_run: Callable[[Path], object], *, every: int = 1) -> i
         At how many boundaries the training was restored.
 
     Raises:
+        SamestepError: An argument is not understood.
         AssertionError: A restored training went another way; the message names the boundary, the step and the
             first part that differs.
 
@@ -57,6 +59,9 @@ def check_every_step(make_run: Callable[[Path], object], *, every: int = 1) -> i
         >>> check_every_step(train)
         3
     """
+    whole_number = isinstance(every, int) and not isinstance(every, bool) and every > 0
+    require("check_every_step(make_run)", "a function that trains in a directory", make_run, callable(make_run))
+    require("check_every_step(every=…)", "a whole number of at least 1", every, whole_number)
     with tempfile.TemporaryDirectory() as folder, isolated():
         whole = _Recorder(Path(folder), every)
         with _observing(whole):

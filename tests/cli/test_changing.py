@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -87,6 +88,19 @@ def test_prune_gives_the_lock_back(digits, samestep_json):
     samestep_json("prune", digits, "--last", 2)
     with RunLock(digits) as lock:
         assert lock.is_held
+
+
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_prune_leaves_nothing_that_was_not_there(digits, samestep_json, has_lock):
+    """The lock file that prune needs goes with it, also from a refused prune, unless it was there before."""
+    folder = digits / "checkpoints"
+    if has_lock:
+        (folder / ".lock").touch()
+    before = {path.name for path in folder.iterdir()}
+    for last, gone in ((2, {"step-000000100"}), (2, set()), (0, set())):
+        samestep_json("prune", folder, "--last", last)
+        before -= gone
+        assert {path.name for path in folder.iterdir()} == before
 
 
 def test_export_keeps_names_and_bits(digits, tmp_path, samestep_json):

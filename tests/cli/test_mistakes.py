@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from samestep.cli.group import run
+from samestep.state.snapshot import Item, Snapshot
+from samestep.store.store import Store
 
 START = [sys.executable, "-c", "from samestep.cli import main; main()"]
 
@@ -199,6 +201,33 @@ def test_names_cannot_steer_the_terminal(tmp_path, samestep):
     assert status == 2
     assert "\x1b" not in err
     assert "evil\\x1b[2J" in err
+
+
+STEERING = "good\nsamestep: all is sound\r\x1b[2J\x9b31m\u202e\x85"
+
+
+def test_what_a_checkpoint_says_cannot_steer_the_terminal(tmp_path, samestep, samestep_json):
+    """Tags, scores and tensors' names in errors are escapes, so that no line is one that samestep has not written."""
+    store = Store(tmp_path / "r\nun\x1b[2J" / "checkpoints")
+    for step in (1, 2):
+        tensors = {STEERING: torch.ones(step)}
+        state = Snapshot(step, None, {STEERING: Item("module", {"state": {}}, tensors)}, {STEERING: 1.0})
+        store.write(state, tags=[STEERING])
+    run, newest = store.directory.parent, store.checkpoints()[-1].path
+    file = next(newest.glob("*.safetensors"))
+    calls = [("inspect", f"{run}@nope"), ("inspect", f"{run}@best:{STEERING}:x"), ("ls", f"{run}\x1b"), ("ls", run)]
+    calls += [("diff", f"{run}@1", f"{run}@2"), ("export", run, "--out", tmp_path / "o.safetensors"), ("prune", run)]
+    for damaged in (False, True):
+        if damaged:
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)
+        for words in [*calls, ("verify", run), ("inspect", newest), ("inspect", newest, "--tensors")]:
+            _, out, err = samestep(*words)
+            lines = [line.rstrip() for line in (out + err).split("\n")]
+            assert all(line.isprintable() for line in lines)
+            assert sum(line.startswith("samestep:") for line in lines) <= 1
+    assert samestep_json("inspect", f"{run}@nope")[1]["error"]["where"] == str(run)
 
 
 def test_output_in_a_poor_locale(digits):

@@ -9,11 +9,14 @@ import warnings
 
 import pytest
 from test_loop import checkpoints, metrics, small, train
+from test_refused_starts import in_fork
 
 import samestep
 from samestep import attempt, logbook
 from samestep.errors import SamestepError, SaveFailed
+from samestep.keeper import Keeper
 from samestep.store import files
+from samestep.store.attempts import read_attempts
 from samestep.store.metrics import read_metrics
 
 
@@ -132,11 +135,11 @@ def test_a_directory_that_turns_read_only_is_loud_at_each_save(disk, tmp_path):
         if step == 5:
             subprocess.run(["umount", place], check=True)
 
-    _, said = trained(directory, 6, before, save_every=2)
-    assert len(said) == 1
-    assert said[0].startswith("No checkpoint at step 4; the training goes on.")
-    assert "Read-only file system" in said[0]
-    assert "mount it writable" in said[0]
+    _, (gone, said) = trained(directory, 6, before, save_every=2)
+    assert "gone:     step-000000002" in gone
+    assert said.startswith("No checkpoint at step 4; the training goes on.")
+    assert "Read-only file system" in said
+    assert "mount it writable" in said
     assert checkpoints(directory) == ["step-000000002", "step-000000006"]
 
 
@@ -253,3 +256,161 @@ def test_a_run_that_another_process_has_taken_is_left_alone(tmp_path):
             other.communicate()
     assert {text[:23] for text in texts(caught)} == {"No checkpoint at step 4", "No checkpoint at step 6"}
     assert checkpoints(tmp_path / "run") == ["step-000000002"]
+
+
+# --- what another program takes from a run at work ---------------------------------------------------------
+
+
+def take(path, how):
+    """Take a file or folder away, empty it, write zeros over it, or put something else in its place."""
+    if how == "zeroed":
+        path.write_bytes(bytes(path.stat().st_size))
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if how == "a folder":
+        path.mkdir()
+    elif how in {"a file", "emptied"}:
+        path.touch()
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "zeroed"])
+@pytest.mark.parametrize("name", ["attempts.jsonl", "run.json", "metrics.jsonl"])
+def test_a_record_that_is_taken_while_the_training_runs_is_named_and_made_anew(name, how, tmp_path):
+    """A record that is gone is told once, at the next save, and written again as far as it is known."""
+    identity = []
+
+    def before(step):
+        if step == 3:
+            identity.append((tmp_path / "run.json").read_bytes())
+            take(tmp_path / name, how)
+
+    run, said = trained(tmp_path, 8, before, save_every=2)
+    run.close()
+    is_seen_later = (name, how) == ("metrics.jsonl", "zeroed")  # of the same length, so that its digest must tell
+    assert [text.split()[0] for text in said] == ([] if is_seen_later else [name])
+    assert is_seen_later or (str(tmp_path / name) in said[0] and "while the training ran" in said[0])
+    assert (tmp_path / "run.json").read_bytes() == identity[0]
+    assert [(line["attempt"], line["how"], line["saved"]) for line in read_attempts(tmp_path)] == [
+        (1, "finished", "step-000000002")
+    ]
+    assert [line["step"] for line in read_metrics(tmp_path)][-5:] == [4, 5, 6, 7, 8]
+    _, said = trained(tmp_path, 10, lambda _: None)
+    assert [text.partition(":")[0] for text in said] == (
+        [f"{tmp_path / name} is not what was written there"] if is_seen_later else []
+    )
+    assert [line["step"] for line in read_metrics(tmp_path)][-2:] == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        (name, how)
+        for name in ("step-000000002", "step-000000004", ".")
+        for how in ("removed", "a file", "a folder")
+        if (name, how) != (".", "a file")
+    ],
+)
+def test_checkpoints_that_are_taken_while_the_training_runs_are_named(name, how, tmp_path):
+    """Checkpoints that are gone, or folders without a manifest, are told once, at the next save, which follows."""
+    folder = tmp_path / "checkpoints"
+    before_it = {"step-000000002", "step-000000004"}
+    gone = before_it if name == "." else {name}
+
+    def before(step):
+        if step == 5:
+            take(folder / name, how)
+
+    run, (said,) = trained(tmp_path, 8, before, save_every=2)
+    run.close()
+    assert said.startswith("Checkpoints of this run were removed or damaged while the training ran")
+    assert f"gone:     {', '.join(sorted(gone))}\n" in said
+    assert f"found:    {', '.join(sorted(before_it - gone)) or 'none'}" in said
+    assert {"step-000000006", "step-000000008"} <= set(checkpoints(tmp_path))
+    run, _, update = small(tmp_path)
+    assert train(run, update, 9) == [8]
+
+
+def test_a_file_in_the_place_of_the_checkpoints_is_named_by_each_save(tmp_path):
+    """Where the folder of checkpoints has become a file, the training goes on, and each save says what is there."""
+    folder = tmp_path / "checkpoints"
+
+    def before(step):
+        if step == 3:
+            take(folder, "a file")
+        if step == 7:
+            folder.unlink()
+
+    _, said = trained(tmp_path, 8, before, save_every=2)
+    assert [text.partition(";")[0] for text in said[1:]] == ["No checkpoint at step 4", "No checkpoint at step 6"]
+    assert "gone:     step-000000002" in said[0]
+    assert all(f"where:    {folder}\n" in text and "move it away" in text for text in said[1:])
+    assert checkpoints(tmp_path) == ["step-000000008"]
+
+
+def test_nothing_is_finished_whose_end_is_gone(tmp_path, monkeypatch):
+    """When the last checkpoint is taken before the loop has ended it is saved again, and that is said."""
+    save, last = Keeper.save, tmp_path / "checkpoints" / "step-000000004"
+
+    def save_and_lose(keeper):
+        save(keeper)
+        if last.exists():
+            monkeypatch.undo()
+            take(last, "removed")
+
+    monkeypatch.setattr(Keeper, "save", save_and_lose)
+    _, (said,) = trained(tmp_path, 4, lambda _: None, save_every=2)
+    assert "gone:     step-000000004" in said
+    assert checkpoints(tmp_path) == ["step-000000002", "step-000000004"]
+
+
+def test_a_record_that_cannot_be_written_is_told_although_another_can(tmp_path):
+    """A folder in the place of metrics.jsonl is named at the next save, though attempts.jsonl can be written."""
+
+    def before(step):
+        if step == 1:
+            (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+            (tmp_path / "metrics.jsonl").mkdir()
+
+    _, said = trained(tmp_path, 4, before, save_every=2)
+    assert len(said) == 1
+    assert said[0].startswith("The records of the run could not be written; the training goes on.")
+    assert f"where:    {tmp_path / 'metrics.jsonl'}\n  to do:    Move it away." in said[0]
+
+
+def test_attempts_that_are_gone_at_the_next_start_are_named(tmp_path):
+    """A run whose attempts.jsonl has vanished between two starts goes on, and says so; a copied checkpoint does not."""
+    run, _, update = small(tmp_path / "run")
+    train(run, update, 2)
+    run.close()
+    take(tmp_path / "run" / "attempts.jsonl", "zeroed")
+    _, said = trained(tmp_path / "run", 3, lambda _: None)
+    assert len(said) == 1
+    assert said[0].startswith("attempts.jsonl does not know who has written step-000000002")
+    _, said = trained(tmp_path / "run", 4, lambda _: None)
+    assert said == []
+
+
+def loses_its_lock_and_is_killed(directory):
+    run, _, update = small(directory, save_every=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in run.steps(9):
+            if step == 3:
+                (directory / ".lock").unlink()
+            run.step(loss=update())
+            if step == 4:
+                os._exit(0)
+
+
+def test_what_waits_is_written_before_the_checkpoint_that_speaks_of_it(tmp_path):
+    """After a removed lock file and a kill behind the next save, no line of the steps before it is missing."""
+    in_fork(loses_its_lock_and_is_killed, tmp_path)
+    assert checkpoints(tmp_path) == ["step-000000002", "step-000000004"]
+    assert [line["step"] for line in read_metrics(tmp_path)][:4] == [1, 2, 3, 4]
+    assert [line["attempt"] for line in read_attempts(tmp_path)] == [1]
+    run, _, update = small(tmp_path)
+    assert train(run, update, 5) == [4]
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3, 4, 5]

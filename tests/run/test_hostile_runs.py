@@ -112,6 +112,35 @@ def test_a_resume_under_any_environment(stopped, tmp_path, value):
         assert train(directory) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+STEERING = "sound\x1b[2J\r\x9b31m\u202e\x00\u2028\nto do: rm -r ."
+"""Clears a screen, overwrites a line, colours, turns the direction of reading, and begins a line of its own."""
+
+
+@pytest.mark.parametrize(
+    "path", [("versions", "torch"), ("versions", STEERING), ("config",), ("run", "id"), ("built_with", STEERING)]
+)
+def test_what_a_checkpoint_says_cannot_steer_the_terminal(stopped, tmp_path, path):
+    """Versions, names, settings and identities out of a checkpoint stand in warnings as escapes, each on its line."""
+    directory = shutil.copytree(stopped, tmp_path / "run")
+    spoil(directory, "environment", path[0], value={path[-1]: STEERING} if len(path) > 1 else {STEERING: STEERING})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(directory)
+    said = [line for each in caught for line in str(each.message).split("\n")]
+    assert all(line.isprintable() and not line.startswith("to do") for line in said)
+    assert any("sound\\x1b[2J" in line for line in said) or path[0] == "built_with"
+
+
+@pytest.mark.parametrize("part", ["message", "path", "expected", "found", "hint"])
+def test_no_part_of_an_error_can_steer_the_terminal(part):
+    """An error shows foreign texts as escapes, our own lines as lines, and letters of any language as letters."""
+    parts = {"message": "It is torn.", "found": "größe 日本\n            and 2 more"}
+    text = str(SamestepError(**parts | {part: STEERING}))
+    assert all(line.isprintable() and not line.startswith("to do") for line in text.split("\n"))
+    assert "sound\\x1b[2J\\r\\x9b31m\\u202e\\x00\\u2028\\nto do" in text
+    assert part == "found" or "found:    größe 日本\n            and 2 more" in text
+
+
 def test_a_loop_without_end_may_be_stopped_and_gone_on_with(tmp_path):
     """A loop to infinity that was stopped is over in the next process, as one to a number is."""
     for _ in range(2):

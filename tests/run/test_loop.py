@@ -169,7 +169,7 @@ def test_a_failed_constructor_gives_the_lock_back(tmp_path: Path) -> None:
 
 def test_a_garbage_collection_inside_the_lock_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgotten Runs, of this directory and of another, that are finalized inside the lock do not wait for it."""
-    removed = lock._remove_owner
+    removed = lock._remove
 
     def collect_first(path: Path) -> None:
         gc.collect()
@@ -180,7 +180,7 @@ def test_a_garbage_collection_inside_the_lock_does_not_hang(tmp_path: Path, monk
         run = samestep.Run(tmp_path / name)
         run.itself = run
     del run
-    monkeypatch.setattr(lock, "_remove_owner", collect_first)
+    monkeypatch.setattr(lock, "_remove", collect_first)
     # In a thread of its own, so that waiting for itself is a failure and not a test that hangs.
     taking_over = threading.Thread(target=lambda: samestep.Run(tmp_path / "here").close(), daemon=True)
     taking_over.start()

@@ -1,5 +1,7 @@
 """What a script gives to Run and Keep and cannot mean: refused before anything is made or restored."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from test_mistakes_in_scripts import says
 
 import samestep
 from samestep.errors import SamestepError, UnsupportedValue
+from samestep.testing import check_every_step
 
 # --- the directory ----------------------------------------------------------------------------------------
 
@@ -132,3 +135,149 @@ def test_a_keep_that_keeps_nothing_is_refused(arguments):
     """A metric without a number of best ones, and a metric that is no name, are refused."""
     with pytest.raises(SamestepError, match="score"):
         samestep.Keep(**arguments)
+
+
+# --- values of any kind -----------------------------------------------------------------------------------
+
+
+class Unspeakable:
+    """An object of a foreign class that cannot even be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+class Incomparable:
+    """An object of a foreign class that compares with nothing, and is no key."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+
+
+def endless():
+    """Make a list that holds itself."""
+    own = []
+    own.append(own)
+    return own
+
+
+ODD = {
+    "a number of 5,000 digits": 10**5000,
+    "one below zero": -(10**5000),
+    "a list of one": [10**5000],
+    "a list": [],
+    "a list that holds itself": endless(),
+    "a dict": {"a": [1]},
+    "a fraction": 3.5,
+    "not a number": float("nan"),
+    "bytes": b"x",
+    "half a letter": "\ud800",
+    "an escape": "\x1b[2J",
+    "a tensor": torch.ones(3),
+    "a tensor of one": torch.tensor(1.5),
+    "an array": np.ones(3),
+    "an array of texts": np.array(["a", "b"]),
+    "a set": {1},
+    "a class": int,
+    "what cannot be shown": Unspeakable(),
+    "what cannot be compared": Incomparable(),
+}
+
+
+def in_a_loop(directory, act):
+    run = samestep.Run(directory, save_every=None)
+    run.track(model=torch.nn.Linear(1, 1))
+    try:
+        for _ in run.steps(1):
+            act(run)
+            run.step()
+    finally:
+        run.close()
+
+
+def loaded_with(loader, **changed):
+    loader.load_state_dict(loader.state_dict() | changed)
+
+
+CALLS = {
+    "Run(directory)": lambda _, odd: samestep.Run(odd).close(),
+    **{
+        f"Run({name})": lambda there, odd, name=name: samestep.Run(there, **{name: odd}).close()
+        for name in ("seed", "save_every", "keep", "resume", "config", "allow_missing")
+    },
+    "Run(config) of one": lambda there, odd: samestep.Run(there, config={"a": odd}).close(),
+    "run.epochs": lambda there, odd: next(iter(samestep.Run(there).epochs(odd)), None),
+    "run.steps": lambda there, odd: next(iter(samestep.Run(there).steps(odd)), None),
+    "run.track": lambda there, odd: samestep.Run(there).track(odd=odd),
+    "run.step": lambda there, odd: in_a_loop(there, lambda run: run.step(odd=odd)),
+    "run.score": lambda there, odd: in_a_loop(there, lambda run: run.score(odd=odd)),
+    "run.state": lambda there, odd: in_a_loop(there, lambda run: setattr(run.state, "odd", odd)),
+    **{
+        f"Keep({name})": lambda _, odd, name=name: samestep.Keep(**{name: odd})
+        for name in ("last", "best", "every", "mode")
+    },
+    "Keep(metric)": lambda _, odd: samestep.Keep(best=1, metric=odd),
+    "DataLoader(seed)": lambda _, odd: list(samestep.DataLoader(range(2), seed=odd)),
+    "DataLoader(randomness)": lambda _, odd: samestep.DataLoader(range(2), randomness=odd),
+    "DataLoader.load_state_dict": lambda _, odd: samestep.DataLoader(range(2)).load_state_dict(odd),
+    **{
+        f"DataLoader.load_state_dict({name})": lambda _, odd, name=name: loaded_with(
+            samestep.DataLoader(range(2), seed=0), **{name: odd}
+        )
+        for name in samestep.DataLoader(range(2), seed=0).state_dict()
+    },
+    "seed_everything": lambda _, odd: samestep.seed_everything(odd),
+    "isolated": lambda _, odd: samestep.isolated(odd),
+    "RandomState": lambda _, odd: samestep.RandomState(odd=odd),
+    "RandomState.load_state_dict": lambda _, odd: samestep.RandomState().load_state_dict(odd),
+    **{
+        f"RandomState.load_state_dict({name})": lambda _, odd, name=name: samestep.RandomState().load_state_dict(
+            samestep.RandomState().state_dict() | {name: odd}
+        )
+        for name in samestep.RandomState().state_dict()
+    },
+    "check_every_step(every)": lambda _, odd: check_every_step(lambda _: None, every=odd),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_argument_is_refused_in_one_sentence(name, tmp_path, monkeypatch):
+    """Whatever a script gives to anything public, it is taken or refused by a SamestepError that can be printed."""
+    monkeypatch.chdir(tmp_path)
+    with samestep.isolated():
+        for number, odd in enumerate(ODD.values()):
+            said = ""
+            try:
+                CALLS[name](tmp_path / str(number), odd)
+            except SamestepError as error:
+                said = str(error)
+            assert said.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("make", [samestep.Run, samestep.Store])
+def test_a_directory_that_the_system_refuses_is_refused_at_once(make, tmp_path, monkeypatch):
+    """A name that is too long, half a letter, and a link to itself are refused with the system's reason."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    for directory, reason in (("a" * 256, "too long"), ("\ud800", "no file can have"), ("loop", "symbolic links")):
+        with pytest.raises(SamestepError, match=reason) as caught:
+            make(directory)
+        says(caught, f"{make.__name__}(directory=…)")
+    assert [each.name for each in tmp_path.iterdir()] == ["loop"]
+
+
+def test_check_every_step_needs_something_to_call():
+    """`check_every_step` of no function is refused."""
+    with pytest.raises(SamestepError, match="not understood") as caught:
+        check_every_step(5)
+    says(caught, "check_every_step(make_run)", "found:    5")
+
+
+def test_a_file_name_that_is_no_text_can_stand_in_the_configuration(tmp_path):
+    """Bytes of a file's name that are no UTF-8 are recorded as escapes, and saving and resuming go on."""
+    for steps in (1, 2):
+        run, _, update = small(tmp_path, save_every=1, config={"data": os.fsdecode(b"d\xff"), os.fsdecode(b"\xff"): 1})
+        assert train(run, update, steps) == [steps - 1]
+        run.close()

@@ -148,3 +148,50 @@ def test_a_number_that_json_cannot_hold_in_a_record_keeps_no_run_out(tmp_path: P
     assert train(run, update, 3) == [2]
     assert path.read_bytes().startswith(line)
     assert json.loads(path.read_bytes().splitlines()[-1])["how"] == "finished"
+
+
+def killed_before_its_first_save(directory: Path) -> None:
+    run, _, update = small(directory, resume="never")
+    for _ in run.steps(9):
+        run.step(loss=update())
+        os._exit(0)
+
+
+def test_a_run_that_has_given_up_its_checkpoints_says_where_they_are(tmp_path: Path) -> None:
+    """After resume="never" and a kill before the first save, the next start names what was given up, and where."""
+    run, _, update = small(tmp_path, save_every=1)
+    train(run, update, 2)
+    run.close()
+    in_fork(killed_before_its_first_save, tmp_path)
+    run, _, update = small(tmp_path, resume="must")
+    with pytest.raises(NoCheckpoint, match="no checkpoint to resume from") as caught:
+        train(run, update, 3)
+    assert caught.value.found == "given up, in quarantine: step-000000001, step-000000002"
+    run.close()
+    run, _, update = small(tmp_path)
+    with pytest.warns(UserWarning, match="begins anew") as warned:
+        assert train(run, update, 1) == [0]
+    run.close()
+    assert f"where:    {tmp_path / 'checkpoints' / 'quarantine'}" in str(warned[0].message)
+    assert "step-000000001, step-000000002" in str(warned[0].message)
+    run, _, update = small(tmp_path)
+    assert train(run, update, 2) == [1]
+
+
+@pytest.mark.parametrize("name", [".lock", ".tmp-run.json", ".tmp-metrics.jsonl", "run.json"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_what_stands_in_the_place_of_a_file_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    """A folder, pipe or link where a file of the run belongs is named itself and stays, or is a draft that goes."""
+    path = tmp_path / name
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("elsewhere")}[kind]()
+    if name.startswith(".tmp-") and kind != "folder":
+        samestep.Run(tmp_path).close()
+        assert not path.is_symlink()
+        assert not path.exists()
+        return
+    with pytest.raises(SamestepError) as caught:
+        samestep.Run(tmp_path)
+    assert caught.value.path == str(path)
+    assert "ove it away" in str(caught.value)
+    assert path.is_symlink() or path.exists()
+    assert not (tmp_path / "elsewhere").exists()

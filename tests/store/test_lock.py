@@ -261,3 +261,26 @@ def test_read_only_directory(tmp_path):
     finally:
         tmp_path.chmod(0o755)
     assert not (tmp_path / LOCK_FILE).exists()
+
+
+GUEST = """
+import sys
+from pathlib import Path
+from samestep.store.lock import RunLock
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+for _ in range(100):
+    lock = RunLock(folder, is_guest=True)
+    lock.acquire(wait=60)
+    (folder / "inside").touch(exist_ok=False)
+    assert lock.is_in_place()
+    (folder / "inside").unlink()
+    lock.release()
+"""
+
+
+def test_guests_that_come_and_go_are_never_inside_together(tmp_path, start):
+    """Processes that remove the lock file behind them keep each other out, and nothing is left when all have gone."""
+    guests = [start(GUEST, tmp_path)[0] for _ in range(3)]
+    assert [guest.wait(timeout=120) for guest in guests] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,11 @@ def model():
     return nn.Linear(2, 1)
 
 
+def shortly(value):
+    """Name a value in a test's name; Python writes no integer of more than 4,300 digits."""
+    return value if isinstance(value, str) else type(value).__name__
+
+
 OBJECTS = {
     "a module": (model, "found:    Linear"),
     "a list": (lambda: [model()], "found:    list"),
@@ -35,14 +40,16 @@ def test_objects_come_by_names(kind, tmp_path):
 
 
 MARKS = {
-    "step": [1.5, -1, "1", True, None],
+    "step": [1.5, -1, "1", True, None, 10**5000],
     "epoch": ["first", 1.5, True],
-    "metrics": [[0.5], {"acc": "high"}, {"acc": torch.ones(3)}, {"acc": None}],
-    "tags": ["pinned", [3], None],
+    "metrics": [[0.5], {"acc": "high"}, {"acc": torch.ones(3)}, {"acc": None}, {"acc": 10**400}],
+    "tags": ["pinned", [3], None, [10**5000]],
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in MARKS.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in MARKS.items() for value in values], ids=shortly
+)
 def test_marks_that_cannot_be_written_are_refused(name, value, tmp_path):
     """Step, epoch, scores and tags are refused by their names; tags="pinned" is no six tags of one letter."""
     with pytest.raises(SamestepError) as caught:
@@ -59,7 +66,9 @@ def test_integers_of_numpy_and_torch_are_steps(tmp_path):
     assert store.save({"model": model()}, step=torch.tensor(5)).step == 5
 
 
-@pytest.mark.parametrize("which", ["newest", None, 1.0, "checkpoints/step-1"])
+@pytest.mark.parametrize(
+    "which", ["newest", None, 1.0, "checkpoints/step-1", [], {}, True, np.ones(3), 10**5000], ids=shortly
+)
 def test_what_names_no_checkpoint_is_refused(which, tmp_path):
     """Whatever is given as the checkpoint to load, the answer says what can be given."""
     store = samestep.Store(tmp_path)
@@ -116,3 +125,66 @@ def test_nothing_to_load_is_said_with_the_place(tmp_path):
     with pytest.raises(NoCheckpoint, match="as 'best'") as caught:
         store.load({"model": model()}, "best")
     assert "score's name" in caught.value.hint
+
+
+NOWHERE = {
+    "a device that is not there": "cuda:99",
+    "a device of a type that is not there": torch.device("xpu"),
+    "one that there never was": "bogus",
+    "a fraction": 3.5,
+    "a huge number": 10**5000,
+    "a list": [],
+    "bytes": b"cpu",
+    "a tensor": torch.ones(3),
+    "a place without values": "meta",
+    "nowhere, in a dict": {"cpu": "bogus"},
+    "a function that gives no storage": lambda *_: 7,
+    "a function that fails": lambda *_: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+def test_tensors_that_can_go_nowhere_are_no_damage(kind, tmp_path):
+    """A map_location that leads nowhere is refused by its name, and no sound checkpoint is called damaged or moved."""
+    store, live = samestep.Store(tmp_path), model()
+    for step in (1, 2):
+        store.save({"model": live}, step=step)
+    before, found = sorted(tmp_path.rglob("*")), live.weight.detach().clone()
+    nn.init.zeros_(live.weight)
+    for which in ("latest", 2):
+        with pytest.raises(SamestepError) as caught:
+            store.load({"model": live}, which, map_location=NOWHERE[kind])
+        assert type(caught.value) is SamestepError
+        assert caught.value.path == "map_location"
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not live.weight.any()
+    store.load({"model": live}, map_location="cpu")
+    assert torch.equal(live.weight, found)
+
+
+def test_other_arguments_of_a_store_are_named(tmp_path):
+    """A name that is no text is refused where it is given: allow_missing, a score's name, a mode, what is protected."""
+    store = samestep.Store(tmp_path)
+    checkpoint = store.save({"model": model()}, step=1)
+    calls = {
+        "allow_missing": lambda odd: store.load({"model": model()}, allow_missing=odd),
+        "metric": store.best,
+        "mode": lambda odd: store.best("acc", odd),
+        "protect": store.retain,
+        "tensor": lambda odd: checkpoint.tensor(odd, "weight"),
+        "found": lambda odd: checkpoint.tensor("model", odd),
+    }
+    for name, call in calls.items():
+        for odd in (3.5, b"x", 10**5000, torch.ones(3), [10**5000], {"a": 1}.items()):
+            with pytest.raises(SamestepError) as caught:
+                call(odd)
+            assert name in str(caught.value)
+
+
+def test_a_snapshot_is_written_with_tags_that_are_a_list(tmp_path):
+    """`Store.write` refuses tags="pinned" as `Store.save` does: it is no six tags of one letter."""
+    store = samestep.Store(tmp_path)
+    snapshot = store.save({"model": model()}, step=1).read()
+    with pytest.raises(SamestepError, match="not understood") as caught:
+        store.write(snapshot, tags="pinned")
+    assert "tags" in str(caught.value)

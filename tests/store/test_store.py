@@ -518,3 +518,16 @@ def test_tied_weights_come_back_tied(tmp_path):
     Store(tmp_path).load({"model": model})
     assert model[0].weight is model[1].weight
     assert model[0].weight.equal(saved)
+
+
+def test_a_stranger_with_the_last_number_of_a_step_is_named(tmp_path):
+    """Where no name for a step is left, saving it fails with the folder's name; other steps are saved and found."""
+    store = filled(tmp_path, 1)
+    stranger = tmp_path / "step-000000002.999999999"
+    shutil.copytree(store.checkpoints()[0].path, stranger)
+    with pytest.raises(SaveFailed, match="no name for another checkpoint of step 2") as caught:
+        store.write(make_snapshot(2))
+    assert caught.value.path == str(stranger)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", stranger.name]
+    store.write(make_snapshot(3))
+    assert store.latest().name == "step-000000003"

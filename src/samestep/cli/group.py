@@ -108,7 +108,11 @@ def _fail(error: Exception, *, as_json: bool) -> int:
     elif described["kind"] == "Defect":
         import traceback  # takes time that nothing else needs
 
-        output.warn(f"{traceback.format_exc()}\nThis is a defect of samestep; please report it with the text above.")
+        output.warn(
+            *traceback.format_exc().splitlines(),
+            "",
+            "This is a defect of samestep; please report it with the text above.",
+        )
     else:
         output.complain(described)
     return status

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from samestep.errors import in_lines
+from samestep.wording import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -29,20 +32,16 @@ def say(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
-def warn(text: str) -> None:
+def warn(*lines: str) -> None:
     """Print a message on standard error."""
-    for line in text.splitlines():
+    for line in lines:
         _console(error=True).print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def complain(described: Mapping[str, Any]) -> None:
     """Print an error on standard error: what happened, where, what was expected and found, what to do."""
-    console = _console(error=True)
-    console.print("samestep:", style="bold red", end=" ")
-    labels = {"where": "where:   ", "expected": "expected:", "found": "found:   ", "hint": "to do:   "}
-    lines = [str(described["message"])]
-    lines += [f"  {label} {described[key]}" for key, label in labels.items() if described.get(key) is not None]
-    warn("\n".join(lines))
+    _console(error=True).print("samestep:", style="bold red", end=" ")
+    warn(*(line for part in in_lines(described) for line in part.split("\n")))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -80,16 +79,6 @@ def scores(metrics: Mapping[str, object]) -> str:
     """Write scores in one line."""
     shown = ((name, f"{value:.6g}" if isinstance(value, float) else value) for name, value in metrics.items())
     return ", ".join(f"{name} {value}" for name, value in shown)
-
-
-def printable(text: str) -> str:
-    r"""Show what could steer a terminal as an escape.
-
-    Example:
-        >>> printable("weight\x1b[2J")
-        'weight\\x1b[2J'
-    """
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _console(*, error: bool) -> "Console":

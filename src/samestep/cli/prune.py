@@ -35,7 +35,7 @@ def command(run: str, *, dry_run: bool, as_json: bool, **policy: Any) -> None:
     if dry_run:
         decision = _decide(keep, place, recorded)
     else:
-        with RunLock(place.directory):
+        with RunLock(place.directory, is_guest=True):
             folder.tidy(place.checkpoints)
             decision = _decide(keep, place, recorded)
             _delete(place, decision)

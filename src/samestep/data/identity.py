@@ -9,8 +9,9 @@ import xxhash
 from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset
 
 from samestep.data.fetch import name_of
-from samestep.data.listing import check_listings
+from samestep.data.listing import are_listings, check_listings
 from samestep.errors import StateMismatch
+from samestep.wording import shown
 
 
 def identity(loader: torch.utils.data.DataLoader[Any], randomness: str, order: str) -> dict[str, Any]:
@@ -114,6 +115,7 @@ _PLACE: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("position", _is_count, "a number of batches"),
     ("open", lambda value: isinstance(value, bool), "true or false"),
     ("sampler", lambda value: value is None or isinstance(value, dict), "a dict"),
+    ("lists", are_listings, "two digests for each list of names"),
 )
 
 
@@ -131,7 +133,7 @@ def check_identity(state: dict[str, Any], found: dict[str, Any], given_seed: int
             "This is not the state of a samestep.DataLoader that this version can read.",
             path="version",
             expected=1,
-            found=repr(version),
+            found=shown(version),
         )
     for name, what in _WHAT.items():
         _compare(name, what, state[name], found[name])
@@ -155,7 +157,7 @@ def _compare(path: str, what: str, saved: Any, live: Any) -> None:
             if name == "fingerprint" and name not in saved:
                 continue  # one that was added since says nothing about the data set as it was
             _compare(f"{path}.{name}", what, saved.get(name), live.get(name))
-    elif saved != live:
+    elif _differ(saved, live):
         raise StateMismatch(
             f"The state was saved by a loader with another {what}.",
             path=path,
@@ -164,6 +166,13 @@ def _compare(path: str, what: str, saved: Any, live: Any) -> None:
             hint="Build the loader as in the run that saved the state. To begin it anew, track it under another name"
             " and give both names to allow_missing.",
         )
+
+
+def _differ(saved: Any, live: Any) -> bool:
+    try:
+        return bool(saved != live)
+    except Exception:  # noqa: BLE001  (a stranger's array, whose comparison gives another array)
+        return True
 
 
 def _describe(dataset: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch.utils.data
 
 from samestep.data.workers import WorkerStart, signals_held_back
 from samestep.errors import SamestepError
+from samestep.wording import told
 
 
 class Feed(Protocol):
@@ -70,7 +71,7 @@ class InnerLoader(torch.utils.data.DataLoader[Any]):
                 "The workers cannot be started: what they read from cannot be sent to them.",
                 path="DataLoader(num_workers=…)",
                 expected="a data set, collate_fn and worker_init_fn of functions and classes that modules define",
-                found=f"{type(error).__name__}: {error}",
+                found=told(error),
                 hint="Write `def` at a module's level in place of the lambda or inner function; or start workers by"
                 ' fork (multiprocessing_context="fork"), or none.',
             ) from error

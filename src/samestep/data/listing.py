@@ -104,3 +104,8 @@ def _digest(names: list[str]) -> str:
         order.update(b"\0".join(chunk) + b"\0")
         total += sum(map(xxhash.xxh3_64_intdigest, chunk))
     return f"{total % 2**64:016x}/{order.hexdigest()}"
+
+
+def are_listings(value: object) -> bool:
+    """Tell whether a value is what `listings` gives."""
+    return isinstance(value, Mapping) and all(isinstance(each, str) and each.count("/") == 1 for each in value.values())

@@ -16,6 +16,7 @@ from samestep.data.listing import listings
 from samestep.data.order import Course
 from samestep.data.stock import StockMode
 from samestep.errors import SamestepError, WrongPlace
+from samestep.wording import shown
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -276,6 +277,13 @@ def _kind(shuffle: bool | None, sampler: object, batch_sampler: object) -> str:
     return "shuffled" if shuffle else "sequential"
 
 
+def _is_seed(seed: object) -> bool:
+    try:
+        return not isinstance(seed, bool) and bool(str(operator.index(seed)))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # Python writes no integer of more than 4,300 digits
+        return False
+
+
 def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) -> None:
     if isinstance(dataset, IterableDataset):
         raise SamestepError(
@@ -294,16 +302,16 @@ def _refuse(dataset: object, in_order: bool, seed: int | None, randomness: str) 
             expected=True,
             found=False,
         )
-    if randomness not in {"sample", "batch", "torch"}:
+    if not isinstance(randomness, str) or randomness not in {"sample", "batch", "torch"}:
         raise SamestepError(
             "There is no such randomness.",
             path="DataLoader.randomness",
             expected='"sample", "batch" or "torch"',
-            found=repr(randomness),
+            found=shown(randomness),
         )
-    if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
+    if seed is not None and not _is_seed(seed):
         raise SamestepError(
-            "The seed cannot be used.", path="DataLoader.seed", expected="an integer, or None", found=repr(seed)
+            "The seed cannot be used.", path="DataLoader.seed", expected="an integer, or None", found=shown(seed)
         )
     if seed is not None and randomness == "torch":
         raise SamestepError(

@@ -24,6 +24,7 @@ from samestep.state.stateful import (
     capture_tensor,
     refused,
 )
+from samestep.wording import told
 
 _log = logging.getLogger("samestep")
 
@@ -142,7 +143,7 @@ def _half_restored(name: str, error: Exception) -> SamestepError:
     return SamestepError(
         f"{name} could not be restored, and objects before it are already changed.",
         path=name,
-        found=f"{type(error).__name__}: {error}",
+        found=told(error),
         hint="Begin again in a new process, with objects made anew.",
     )
 
@@ -153,9 +154,7 @@ def _checked(name: str, build: Callable[[], Restoration]) -> Restoration:
     except SamestepError:
         raise
     except Exception as error:  # a hostile tree may hold anything anywhere
-        raise CorruptCheckpoint(
-            "The saved state of an object cannot be read.", path=name, found=f"{type(error).__name__}: {error}"
-        ) from error
+        raise CorruptCheckpoint("The saved state of an object cannot be read.", path=name, found=told(error)) from error
 
 
 def _restoration(

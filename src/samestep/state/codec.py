@@ -27,9 +27,10 @@ from samestep.state.leaves import LARGEST_PLAIN_INT, LEAVES, NUMPY_DTYPE, NUMPY_
 from samestep.state.leaves import write_numpy_dtype as _write_numpy_dtype
 from samestep.state.lookup import FACTORIES, class_name
 from samestep.state.order import order_to_add
-from samestep.state.paths import child_path, shown
+from samestep.state.paths import child_path
 from samestep.state.snapshot import Json
 from samestep.state.tensors import why_unsupported
+from samestep.wording import shown
 
 __all__ = ["Encoder", "decode", "encode"]
 

@@ -14,6 +14,7 @@ from samestep.state.lookup import FACTORIES, find_enum, find_namedtuple
 from samestep.state.paths import child_path
 from samestep.state.snapshot import Json
 from samestep.state.tensors import dtype_from_name, extent, placed, tensor_bytes, why_unsupported, with_strides
+from samestep.wording import shown
 
 DEEPEST = 100
 """How many containers may lie in one another: far more than states have, far less than Python's stack."""
@@ -80,7 +81,7 @@ class Decoder:
             raise
         except Exception as error:
             raise CorruptCheckpoint(
-                "A value in the state cannot be read.", path=path or "the whole tree", found=f"{error}"
+                "A value in the state cannot be read.", path=path or "the whole tree", found=error
             ) from error
 
     def _decode(self, tree: Json, path: str, depth: int) -> Any:
@@ -106,7 +107,7 @@ class Decoder:
             raise CorruptCheckpoint(
                 "A value that lies at several places is written out not once, or behind a reference to it.",
                 path=path,
-                found=repr(number),
+                found=shown(number),
             )
         if "$shared" in tree:
             value = self._read(tree["value"], path, depth)
@@ -151,7 +152,7 @@ class Decoder:
             return READERS[kind](tree["value"])
         if kind not in self._kinds:
             raise CorruptCheckpoint(
-                "The state holds a kind of value that this version does not know.", path=path, found=repr(kind)
+                "The state holds a kind of value that this version does not know.", path=path, found=shown(kind)
             )
         return self._kinds[kind](self, tree, path, depth)
 

@@ -198,4 +198,4 @@ def _sparse(parts: Any) -> Tensor:
             check_invariants=True,  # indices from a file must not reach beyond the tensor
         )
     except Exception as error:  # torch has many words for indices and sizes that do not fit
-        raise CorruptCheckpoint("A sparse gradient cannot be read.", path=GRADIENTS, found=f"{error}") from error
+        raise CorruptCheckpoint("A sparse gradient cannot be read.", path=GRADIENTS, found=error) from error

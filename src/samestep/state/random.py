@@ -16,6 +16,7 @@ from torch import Tensor
 from samestep import generators
 from samestep.errors import NotTracked, SamestepError, StateMismatch
 from samestep.generators import Generator
+from samestep.wording import shown
 
 _DEVICES = ("cuda", "xpu")
 _MOST = 2**64
@@ -168,7 +169,7 @@ def checked_seed(seed: object, source: str) -> int:
         number = -1
     if not 0 <= number < _MOST:
         raise SamestepError(
-            "The seed cannot be used.", path=source, expected="an integer in [0, 2**64)", found=repr(seed)
+            "The seed cannot be used.", path=source, expected="an integer in [0, 2**64)", found=shown(seed)
         )
     return number
 
@@ -197,9 +198,7 @@ def _set_part(path: str, value: Any, setter: Callable[[Any], None]) -> None:
     try:
         setter(value)
     except Exception as error:
-        raise StateMismatch(
-            "A part of the random state does not fit its generator.", path=path, found=f"{error}"
-        ) from error
+        raise StateMismatch("A part of the random state does not fit its generator.", path=path, found=error) from error
 
 
 def _global_setter(part: str) -> Callable[[Any], None]:

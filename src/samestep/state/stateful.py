@@ -15,6 +15,7 @@ from samestep.state.likeness import unlike
 from samestep.state.restoration import BEGIN_ANEW, Restoration, Undo, require_no_differences, require_same_type
 from samestep.state.snapshot import Item, Json
 from samestep.state.tensors import copy_into, dtype_name
+from samestep.wording import told
 
 
 class Stateful(Protocol):
@@ -212,7 +213,7 @@ def refused(name: str, error: Exception) -> SamestepError:
     return StateMismatch(
         f"{name} does not accept its saved state; nothing has been changed.",
         path=name,
-        found=f"{type(error).__name__}: {error}",
+        found=told(error),
         hint=f"Build it with the same settings as when the checkpoint was saved. {BEGIN_ANEW}",
     )
 

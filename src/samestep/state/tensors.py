@@ -7,6 +7,7 @@ from torch import Tensor
 
 from samestep.errors import CorruptCheckpoint
 from samestep.state.digest import Digest
+from samestep.wording import shown
 
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 _PARTS_OF_BYTES = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8))
@@ -164,7 +165,7 @@ def dtype_from_name(name: str) -> torch.dtype:
     # Not `getattr`: torch imports some of its packages when it is asked for their names.
     found = vars(torch).get(name) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype) or dtype_name(found) != name:
-        raise CorruptCheckpoint("There is no dtype of this name in torch.", found=repr(name))
+        raise CorruptCheckpoint("There is no dtype of this name in torch.", found=shown(name))
     return found
 
 

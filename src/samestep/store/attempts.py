@@ -38,6 +38,8 @@ class Attempt:
     def __init__(self, directory: str | os.PathLike[str], number: int) -> None:
         self.directory = Path(directory)
         self.number = number
+        self._fields: dict[str, Any] = {"attempt": number}
+        self._left: tuple[int, int, int] | None = None
 
     @classmethod
     def begin(
@@ -70,20 +72,34 @@ class Attempt:
             "how": None,
             "steps": None,
         }
-        _write_attempts(directory, [*lines, encode_line(own | plain(dict(details), "details") | own)])
-        return cls(directory, number)
+        attempt = cls(directory, number)
+        attempt._fields = own | plain(dict(details), "details") | own
+        attempt._write([*lines, encode_line(attempt._fields)])
+        return attempt
+
+    def is_recorded(self) -> bool:
+        """Tell whether the file is still as this process has left it."""
+        return self._left is not None and self._left == _state_of(self.directory / ATTEMPTS_FILE)
+
+    def _write(self, lines: list[bytes]) -> None:
+        path = self.directory / ATTEMPTS_FILE
+        files.replace_file(path, b"".join(lines))
+        self._left = _state_of(path)
 
     def update(self, **fields: Any) -> None:
         """Change this attempt's line, for instance `resumed_from` or `steps`, in one atomic rewrite of the file.
 
         Args:
-            fields: The fields by name, plain JSON.
+            fields: The fields by name, plain JSON. A line that is gone is written anew, with all that is known.
         """
+        self._fields |= plain(fields, "attempt")
         lines = _whole_lines(self.directory)
         own = [place for place, line in enumerate(lines) if _number_of(line) == self.number]
         for place in own[-1:]:  # an earlier line of this number is a damaged one
             lines[place] = encode_line((parse_attempt(lines[place]) or {}) | plain(fields, "attempt"))
-        _write_attempts(self.directory, lines)
+        if not own:
+            lines.append(encode_line(self._fields))
+        self._write(lines)
 
     def end(self, how: str, *, steps: int) -> None:
         """Write down how this attempt ended.
@@ -156,5 +172,10 @@ def _closed(line: bytes) -> bytes:
     return line if parsed is None or parsed.get("how", "damaged") else encode_line(parsed | {"how": "killed"})
 
 
-def _write_attempts(directory: str | os.PathLike[str], lines: list[bytes]) -> None:
-    files.replace_file(Path(directory) / ATTEMPTS_FILE, b"".join(lines))
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    """Tell by what a change of the file shows, without reading it; None when it is not there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -105,4 +105,4 @@ def _replace(out: Path, write: Callable[[Path], object]) -> None:
             files.remove_tree(draft)
     except Exception as error:
         # The libraries report what the system refuses as errors of their own, without its number.
-        raise SamestepError("The file cannot be written.", path=out, found=str(error)) from error
+        raise SamestepError("The file cannot be written.", path=out, found=error) from error

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from samestep.errors import SamestepError
+from samestep.errors import SamestepError, SaveFailed
 from samestep.store import files
 from samestep.store.manifest import MANIFEST_FILE
 
@@ -108,10 +108,21 @@ def is_committed(folder: Path) -> bool:
 
 
 def next_name(directory: Path, step: int) -> str:
-    """Give the name for the next checkpoint of a step: free, and newer than all others of that step."""
+    """Give the name for the next checkpoint of a step: free, and newer than all others of that step.
+
+    Raises:
+        SaveFailed: There is none: the highest number is taken, by a folder that is not ours.
+    """
     taken = [parse_name(path.name) for path in directory.iterdir()]
     orders = [key[1] for key in taken if key is not None and key[0] == step]
-    return folder_name(step, max(orders) + 1 if orders else 0)
+    name = folder_name(step, max(orders) + 1 if orders else 0)
+    if parse_name(name) is None:
+        raise SaveFailed(
+            f"There is no name for another checkpoint of step {step}: the last one is taken.",
+            path=directory / folder_name(step, max(orders)),
+            hint="Move that folder away: no run comes to this number. Earlier checkpoints are untouched.",
+        )
+    return name
 
 
 # --- putting in ----------------------------------------------------------------------------------------

@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from samestep.errors import SamestepError, UnsupportedValue
+from samestep.wording import shortened_text, shown, written
+
+_DEEPEST = 64
+"""Lists and dicts in each other: one that holds itself would have no end."""
+
+_SHORT = 2**64
+"""An integer below has few digits; of a longer one it has to be tried whether Python writes it."""
 
 _MOST_BYTES = 2**30
 """No file of a run that is read as a whole is larger."""
@@ -38,7 +45,7 @@ def plain(value: Any, path: str) -> Any:
     """Turn a value into what strict JSON can hold.
 
     Args:
-        value: JSON values, tuples, sets, paths, and numbers of NumPy and torch (which have `item()`).
+        value: JSON values, tuples, paths, and numbers of NumPy and torch (which have `item()`).
         path: Where the value stands, for the error.
 
     Returns:
@@ -51,25 +58,42 @@ def plain(value: Any, path: str) -> Any:
         >>> plain({"betas": (0.9, float("inf"))}, "config")
         {'betas': [0.9, 'inf']}
     """
-    if value is None or isinstance(value, (str, int)):
-        return value
+    return _plain(value, path, _DEEPEST)
+
+
+def _plain(value: Any, path: str, levels: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(float(value))
-    if isinstance(value, (dict, Mapping)):  # a dict is known at once, another mapping only by asking
-        return {str(key): plain(inner, f"{path}.{key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
+    if value is None or (isinstance(value, int) and _is_readable(value)):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return _encodable(os.fsdecode(value))
+    if isinstance(value, Mapping) and levels:
+        named = [(_encodable(written(key)), inner) for key, inner in value.items()]
+        return {name: _plain(inner, f"{path}.{name}", levels - 1) for name, inner in named}
+    if isinstance(value, list | tuple) and levels:
+        return [_plain(inner, f"{path}[{i}]", levels - 1) for i, inner in enumerate(value)]
     if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
-        return plain(value.item(), path)
+        return _plain(value.item(), path, 0)
     raise UnsupportedValue(
         "This value cannot be written down as JSON.",
-        path=path,
-        expected="numbers, text, lists and dicts of them",
-        found=type(value).__name__,
+        path=path if levels else shortened_text(path),
+        expected=f"numbers, text, lists and dicts of them, not more than {_DEEPEST} in each other",
+        found=shown(value) if isinstance(value, int) else type(value).__name__,
         hint="Give a number or a text instead.",
     )
+
+
+def _encodable(text: str) -> str:
+    """Write bytes of a file's name that are no UTF-8 as escapes: a manifest holds none."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def _is_readable(number: int) -> bool:
+    try:
+        return -_SHORT < number < _SHORT or bool(str(number))
+    except ValueError:  # Python writes and reads no integer of more than 4,300 digits
+        return False
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:

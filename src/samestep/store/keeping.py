@@ -9,6 +9,7 @@ from pathlib import Path
 
 from samestep.errors import SamestepError
 from samestep.store import folder
+from samestep.store.given import are_names, require
 from samestep.store.reading import Checkpoint, find_checkpoints
 from samestep.store.retention import Entry, Keep, decide
 
@@ -64,6 +65,7 @@ class Shelf:
         Returns:
             The names of what was deleted.
         """
+        require("Store.retain(protect=…)", "a list of names", protect, are_names(protect))
         try:
             doomed = self.doomed(keep, protect=protect, written_last=written_last)
         except (SamestepError, OSError) as error:

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from samestep.errors import CorruptCheckpoint
+from samestep.errors import CorruptCheckpoint, SamestepError
 from samestep.state.digest import Digest
 from samestep.state.snapshot import Item, Snapshot
 from samestep.state.tensors import dtype_from_name, with_strides
 from samestep.store.files import CHUNK
 from samestep.store.manifest import EXTRA_SUFFIX, ItemEntry, Manifest, TensorEntry, metric_values
 from samestep.store.verifying import open_regular, read_chunks, read_layout
+from samestep.wording import shown, told
 
 _ON_CPU = {"random", "generator", "loader"}
 """Kinds whose tensors are states of generators: torch wants those on the CPU, even a GPU's (ignite#2076)."""
@@ -103,14 +104,39 @@ class LazyTensors(Mapping[str, torch.Tensor]):
 
 
 def _mover(map_location: Any) -> Move:
+    """Give what puts a tensor in its place; one that is none on this machine is refused before anything is read.
+
+    A checkpoint is as sound as before where its tensors find no room: that must not look like damage.
+    """
     if map_location is None:
         return _stay
     if isinstance(map_location, Mapping):
         return _mover(map_location.get("cpu", map_location.get(torch.device("cpu"))))
     if callable(map_location):
-        return lambda tensor: _remap(tensor, map_location)
-    device = torch.device(map_location)
-    return lambda tensor: tensor.to(device)
+        return lambda tensor: _moved(tensor, map_location, lambda: _remap(tensor, map_location))
+    _moved(torch.empty(0), map_location, lambda: torch.empty(0, device=_device(map_location)))
+    return lambda tensor: _moved(tensor, map_location, lambda: tensor.to(_device(map_location)))
+
+
+def _device(map_location: Any) -> torch.device:
+    if not isinstance(map_location, str | torch.device) and type(map_location) is not int:
+        raise TypeError("no device")
+    return torch.device(map_location)
+
+
+def _moved(tensor: torch.Tensor, map_location: Any, move: Callable[[], torch.Tensor]) -> torch.Tensor:
+    try:
+        return move()
+    except Exception as error:
+        raise SamestepError(
+            f"A tensor of {tensor.nbytes} bytes cannot go where map_location wants it."
+            if tensor.nbytes
+            else "map_location names no place for tensors on this machine.",
+            path="map_location",
+            expected='as in torch.load: a device such as "cpu" or "cuda:0", a dict of them, a function, or None',
+            found=f"{shown(map_location)}: {told(error).splitlines()[0]}",
+            hint="The checkpoint is not the cause, and stays as it is.",
+        ) from error
 
 
 def _stay(tensor: torch.Tensor) -> torch.Tensor:

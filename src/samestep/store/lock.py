@@ -53,6 +53,8 @@ class RunLock:
     Args:
         directory: The run's directory, which exists. No other code of the process may open its `.lock`: closing
             any descriptor of that file drops the lock.
+        is_guest: Whether to remove a lock file that was not there before, for work on a folder that has no run. Who
+            comes to it meanwhile finds, once it has the lock, that the file has lost its name, and makes another one.
 
     Example:
         >>> import tempfile
@@ -61,8 +63,9 @@ class RunLock:
         True
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, is_guest: bool = False) -> None:
         self.directory = Path(directory)
+        self._is_guest, self._has_made_it = is_guest, False
         self._descriptor: int | None = None
         self._owner: tuple[int, tuple[int, int]] | None = None
 
@@ -141,7 +144,9 @@ class RunLock:
             # The owner's file goes first: afterwards it may already be the next owner's. Where the directory was moved
             # away while it was held, what stands at its place is somebody else's.
             if _identity(self.directory / LOCK_FILE) == owner[1]:
-                _remove_owner(self.directory / OWNER_FILE)
+                _remove(self.directory / OWNER_FILE)
+                if self._is_guest and self._has_made_it:
+                    _remove(self.directory / LOCK_FILE)
             _held.pop(owner[1], None)
             os.close(descriptor)
 
@@ -188,6 +193,9 @@ class RunLock:
 
     def _open(self, path: Path) -> int:
         try:
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise SamestepError("The run's lock file is no regular file.", path=path, hint="Move it away.")
+            self._has_made_it = not path.exists()
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError as error:
             raise SamestepError(
@@ -289,7 +297,7 @@ def _write_owner(path: Path) -> None:
         _log.warning("%s could not be written: %s", path, error.strerror)
 
 
-def _remove_owner(path: Path) -> None:
+def _remove(path: Path) -> None:
     try:
         files.remove_file(path)
     except OSError as error:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from samestep.errors import CorruptCheckpoint, UnsupportedValue
 from samestep.store.dtypes import ELEMENT_TYPES
+from samestep.wording import shown
 
 FORMAT: Final = 1
 MANIFEST_FILE = "manifest.json"
@@ -212,7 +213,7 @@ def _require_equal(decoded: Manifest, manifest: Manifest) -> None:
 def _require_known_format(body: bytes, path: object) -> None:
     match = _VERSION.match(body)
     if match is None:
-        _refuse(path, "The manifest does not begin with its format.", '{"format":1,', repr(body[:20]))
+        _refuse(path, "The manifest does not begin with its format.", '{"format":1,', shown(body[:20]))
     if int(match[1]) > FORMAT:
         raise NewerFormat(
             "The checkpoint was written by a newer version of samestep.",
@@ -335,7 +336,7 @@ def _where(path: object, item: str, name: str) -> str:
 def _require_plausible(entry: TensorEntry, path: object, item: str, name: str) -> None:
     if entry.dtype not in ELEMENT_TYPES:
         where = _where(path, item, name)
-        _refuse(where, "The element type is unknown.", "a dtype of format 1", repr(entry.dtype))
+        _refuse(where, "The element type is unknown.", "a dtype of format 1", shown(entry.dtype))
     if len(entry.shape) != len(entry.strides):
         where = _where(path, item, name)
         _refuse(where, "Shape and strides differ in length.", f"{len(entry.shape)} strides", len(entry.strides))

@@ -11,6 +11,7 @@ import xxhash
 from samestep.errors import SamestepError, SaveFailed, UnsupportedValue
 from samestep.store import files
 from samestep.store.json_lines import encode_line, parse_line, plain, read_own
+from samestep.wording import shown
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -45,6 +46,8 @@ class Metrics:
         self._size: int | None = None  # of the file's whole lines; None: not looked at yet
         self._digest = xxhash.xxh3_128()  # of those lines
         self._due_cut: tuple[int | None, int] | None = None
+        self.lost = 0
+        """How many bytes another program has taken away since this was last looked at and set back to 0."""
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing is written yet, and no device is waited for.
@@ -70,6 +73,7 @@ class Metrics:
             OSError: They could not be written; they stay in memory for the next time.
         """
         written = self._encoded()
+        self._look()
         if not written:
             return
         self._cut()
@@ -83,6 +87,13 @@ class Metrics:
         self._digest.update(written)
         self._size = size + len(written)
         self._waiting.clear()
+
+    def _look(self) -> None:
+        """Look whether the file is still as long as it was left, and how much of it is gone."""
+        if self._size is None or (size := self._regular_size()) == self._size:
+            return
+        self.lost += max(0, self._size - size)
+        self.look_again()
 
     def look_again(self) -> None:
         """Forget what is known of the file: another one, or none, stands in its place."""
@@ -212,13 +223,13 @@ def _number(name: str, value: Any, where: str) -> float:
         if isinstance(value, str | bytes):
             raise TypeError  # noqa: TRY301  ("0.9" would do, but then so would "nan" and "infinity")
         return float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         shape = getattr(value, "shape", None)
         raise SamestepError(
             f"The score {name!r} is not a number.",
             path=where,
             expected="a number, or a tensor of one element",
-            found=repr(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
+            found=shown(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}",
         ) from error
 
 

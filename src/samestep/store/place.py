@@ -8,6 +8,7 @@ from samestep.errors import SamestepError
 from samestep.store import folder
 from samestep.store.folder import CHECKPOINTS, RUN_FILE
 from samestep.store.manifest import MANIFEST_FILE
+from samestep.wording import shown
 
 # `Path` has made "s3:/bucket" of "s3://bucket"; one letter is a Windows drive, which is no URL.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/.*", re.DOTALL)
@@ -51,9 +52,17 @@ def named_directory(value: object, where: str) -> Path:
             "Give a path, and copy what is finished from there, or mount the storage.",
         )
     try:
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
     except RuntimeError as error:
         raise _refusal("The home directory is not known.", value, where, "Write the whole path.") from error
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (OSError, ValueError) as error:  # a name that is too long, or no text at all; a folder that lets us not in
+        reason = getattr(error, "strerror", None) or "a name that no file can have"
+        raise _refusal(f"The directory cannot be reached: {reason}.", value, where, "Is the path right?") from error
+    return path
 
 
 def require_free(directory: Path) -> None:
@@ -116,4 +125,4 @@ def _taken(message: str, directory: Path, run: Path) -> SamestepError:
 
 
 def _refusal(message: str, value: object, where: str, hint: str | None) -> SamestepError:
-    return SamestepError(message, path=where, expected='a path, such as "runs/digits"', found=repr(value), hint=hint)
+    return SamestepError(message, path=where, expected='a path, such as "runs/digits"', found=shown(value), hint=hint)

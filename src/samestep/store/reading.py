@@ -14,6 +14,7 @@ from samestep.store import folder, verifying
 from samestep.store.manifest import MANIFEST_FILE, Manifest, created_seconds, metric_values
 from samestep.store.retention import Entry
 from samestep.store.verifying import Problem
+from samestep.wording import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,8 +159,10 @@ class Checkpoint:
         from samestep.store.loading import load_snapshot
 
         held: Mapping[str, Any] = self.manifest.items
-        if item not in held or name not in held[item].tensors:
-            raise NoCheckpoint("The checkpoint holds no such tensor.", path=self.path, found=f"{item}[{name!r}]")
+        are_texts = isinstance(item, str) and isinstance(name, str)
+        if not are_texts or item not in held or name not in held[item].tensors:
+            found = f"{shown(item)}, {shown(name)}"
+            raise NoCheckpoint("The checkpoint holds no such tensor.", path=self.path, found=found)
         return load_snapshot(self.path, self.manifest, None).items[item].tensors[name]
 
     def require_sound(self) -> None:

@@ -14,6 +14,7 @@ from samestep.errors import SamestepError
 from samestep.store import files
 from samestep.store.folder import RUN_FILE
 from samestep.store.json_lines import encode_line, plain, read_own, utc_now
+from samestep.wording import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def open_run(directory: str | os.PathLike[str], config: Mapping[str, Any] | None
     """
     now = plain(dict(config or {}), "config")
     path = Path(directory) / RUN_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is not nothing
         fields = {"id": os.urandom(16).hex(), "created": utc_now(), "samestep": version, "config": now}
         _write(path.parent, fields)
     record = read_run(directory)
@@ -116,7 +117,7 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
             "The run's record is damaged.",
             path=path,
             expected="a JSON object with id, created, samestep and config",
-            found=f"{type(error).__name__}: {error}",
+            found=told(error),
             hint="Restore it from a copy, or move it away: the next start writes a new one.",
         ) from error
     return record

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from samestep.errors import SamestepError
+from samestep.wording import shown
 
 PINNED = "pinned"
 """The tag that keeps a checkpoint by hand."""
@@ -51,14 +52,17 @@ class Keep:
         require_mode(self.mode, "Keep.mode")
         if self.metric is not None and not isinstance(self.metric, str):
             raise SamestepError(
-                "The metric is not the name of a score.", path="Keep.metric", expected="a text", found=repr(self.metric)
+                "The metric is not the name of a score.",
+                path="Keep.metric",
+                expected="a text",
+                found=shown(self.metric),
             )
         if self.best and not self.metric:
             raise SamestepError(
                 "The best checkpoints cannot be kept without knowing by which score.",
                 path="Keep.metric",
                 expected="the name of a score",
-                found=repr(self.metric),
+                found=shown(self.metric),
                 hint="Name it as it is given to run.score: Keep(best=1, metric='val_acc').",
             )
         if self.metric is not None and not self.best:
@@ -66,7 +70,7 @@ class Keep:
                 "A score is named, and no checkpoint is kept for it.",
                 path="Keep.best",
                 expected="how many with the best score stay, at least 1",
-                found=repr(self.best),
+                found=shown(self.best),
                 hint=f"Say how many: Keep(best=1, metric={self.metric!r}).",
             )
         if self.mode is _UNSAID:
@@ -78,19 +82,19 @@ class Keep:
                 f"The lowest {self.metric!r} sounds best, and without a mode the highest would be kept.",
                 path="Keep.mode",
                 expected="'min', or 'max' if the highest is meant",
-                hint=f"Keep(best={self.best}, metric={self.metric!r}, mode='min').",
+                hint=f"Keep(best={shown(self.best)}, metric={self.metric!r}, mode='min').",
             )
         object.__setattr__(self, "mode", "max")  # frozen, and a plain text in records
 
 
 def require_mode(mode: object, where: str) -> None:
     """Raise if a mode says neither that higher nor that lower scores are better."""
-    if mode not in {"max", "min", _UNSAID}:
+    if not isinstance(mode, str) or mode not in {"max", "min", _UNSAID}:
         raise SamestepError(
             "The mode says neither that higher nor that lower scores are better.",
             path=where,
             expected="'max' or 'min'",
-            found=repr(mode),
+            found=shown(mode),
         )
 
 
@@ -100,7 +104,7 @@ def _check_count(name: str, value: object, *, at_least: int) -> None:
             f"Keep.{name} is not a number of {'steps' if name == 'every' else 'checkpoints'}.",
             path=f"Keep.{name}",
             expected=f"a whole number of at least {at_least}",
-            found=repr(value),
+            found=shown(value),
             hint="The newest checkpoint always stays." if name == "last" else None,
         )
 

@@ -20,6 +20,7 @@ from samestep.state.digest import Digest
 from samestep.store import files
 from samestep.store.dtypes import ELEMENT_TYPES
 from samestep.store.manifest import FileEntry, TensorEntry, tensor_bytes
+from samestep.wording import shown
 
 MOST_HEADER_BYTES = 100_000_000
 """The same limit as the safetensors library's."""
@@ -160,7 +161,7 @@ def parse_header(prefix: bytes, file_bytes: int, path: object) -> tuple[dict[str
     begin = _LENGTH_BYTES + header_bytes(prefix, file_bytes, path)
     text = prefix[_LENGTH_BYTES:begin]
     if len(text) < begin - _LENGTH_BYTES or not text.startswith(b"{"):
-        _refuse(path, "The header is no JSON object.", "{", repr(text[:1]))
+        _refuse(path, "The header is no JSON object.", "{", shown(text[:1]))
     try:
         content = json.loads(text, object_pairs_hook=_unique)
         content.pop(_METADATA, None)

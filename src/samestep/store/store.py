@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,16 +13,16 @@ from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, Save
 from samestep.state.snapshot import Snapshot
 from samestep.store import folder
 from samestep.store.folder import checkpoints_of
-from samestep.store.given import check_marks, check_objects, require
+from samestep.store.given import check_marks, check_objects, check_wishes, named_step, require
 from samestep.store.keeping import Shelf
 from samestep.store.manifest import NewerFormat
 from samestep.store.place import named_directory, require_folder_of_checkpoints
 from samestep.store.reading import Checkpoint, find_checkpoints
 from samestep.store.retention import Keep, require_mode
+from samestep.wording import printable, shown
 
 log = logging.getLogger("samestep")
 
-_WHICH = re.compile(r"step-(\d{1,19})(?:\.(\d{1,9}))?")
 _LAST_TWO = Keep()
 
 
@@ -248,6 +247,7 @@ class Store:
             StateMismatch: Checkpoint and objects do not belong together; nothing has been changed.
         """
         check_objects(objects, "Store.load")
+        check_wishes(map_location, allow_missing)
         checkpoint, snapshot = self._choose(which, map_location)
         from samestep.state.capture import restore
 
@@ -266,25 +266,24 @@ class Store:
         Raises:
             NoCheckpoint: There is none of this step.
         """
-        match = _WHICH.fullmatch(f"step-{which}" if isinstance(which, int) else str(which))
-        if match is None:
+        named = named_step(which)
+        if named is None:
             raise NoCheckpoint(
                 "This names no checkpoint.",
                 path=self.directory,
                 expected='"latest", "best", 400 or "step-400"',
-                found=repr(which),
+                found=shown(which),
             )
-        wanted = [each for each in self.checkpoints() if each.step == int(match[1])]
-        if match[2]:
-            wanted = [each for each in wanted if each.order == int(match[2])]
+        name, step, order = named
+        wanted = [each for each in self.checkpoints() if each.step == step and order in {None, each.order}]
         if not wanted:
             raise NoCheckpoint(
-                "There is no checkpoint of this step.", path=self.directory, expected=match[0], found=self._names()
+                "There is no checkpoint of this step.", path=self.directory, expected=name, found=self._names()
             )
         return wanted[-1]
 
     def _choose(self, which: str | int, map_location: Any) -> tuple[Checkpoint, Snapshot]:
-        if which not in {"latest", "best"}:
+        if not isinstance(which, str) or which not in {"latest", "best"}:
             checkpoint = self.find(which)
             return checkpoint, checkpoint.read(map_location)
         candidates = self._newest_first() if which == "latest" else self._best_first(None, None)
@@ -312,6 +311,7 @@ class Store:
             yield from map(Checkpoint, new)
 
     def _best_first(self, metric: str | None, mode: str | None) -> Iterator[Checkpoint]:
+        require("Store.best(metric=…)", "the name of a score", metric, metric is None or isinstance(metric, str))
         metric = metric or self.keep.metric
         if metric is None:
             raise SamestepError(
@@ -319,8 +319,9 @@ class Store:
                 path="Store.best",
                 hint="Name the score: Keep(best=1, metric='val_acc').",
             )
-        require_mode(mode or self.keep.mode, "Store.best(mode=…)")
-        sign = 1 if (mode or self.keep.mode) == "max" else -1
+        mode = self.keep.mode if mode is None else mode
+        require_mode(mode, "Store.best(mode=…)")
+        sign = 1 if mode == "max" else -1
         scores = {each.name: each.metrics.get(metric, math.nan) for each in self._shelf.entries()}
         scored = [name for name, score in scores.items() if not math.isnan(score)]
         return (Checkpoint(self.directory / name) for name in sorted(scored, key=lambda name: -sign * scores[name]))
@@ -373,9 +374,9 @@ class Store:
         stayed = sorted({name for name, _ in self._skipped if (self.directory / name).exists()})
         return [path.name for path in aside if Checkpoint(path).verify()] + stayed
 
-    def has_set_aside(self) -> bool:
-        """Tell whether checkpoints lie in `quarantine`: damaged, or given up by a run that went back."""
-        return any((self.directory / folder.QUARANTINE).glob("step-*"))
+    def names_set_aside(self) -> list[str]:
+        """Name the checkpoints that lie in `quarantine`: damaged, or given up by a run that went back."""
+        return sorted(path.name for path in (self.directory / folder.QUARANTINE).glob("step-*"))
 
     def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:
         """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.
@@ -396,4 +397,4 @@ class Store:
 
 
 def _one_line(error: SamestepError) -> str:
-    return error.message if error.path is None else f"{error.message.removesuffix('.')} ({error.path})."
+    return printable(error.message if error.path is None else f"{error.message.removesuffix('.')} ({error.path}).")

@@ -18,6 +18,7 @@ from samestep.state.snapshot import Item, Snapshot
 from samestep.state.tensors import dtype_name, tensor_bytes
 from samestep.store import files, folder
 from samestep.store.dtypes import ELEMENT_TYPES
+from samestep.store.given import check_marks
 from samestep.store.manifest import (
     EXTRA_SUFFIX,
     MANIFEST_FILE,
@@ -32,6 +33,7 @@ from samestep.store.manifest import (
 )
 from samestep.store.reading import Checkpoint
 from samestep.store.safetensors_file import Elements, write_tensors
+from samestep.wording import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +66,7 @@ def write_checkpoint(
         UnsupportedValue: The snapshot holds something that the format cannot keep exactly.
     """
     whole_step(snapshot.step)
+    check_marks(snapshot.epoch, snapshot.metrics, tags)
     directory = Path(directory)
     layout = _layout(snapshot)
     try:
@@ -88,7 +91,7 @@ def whole_step(step: object) -> int:
             "The step is not a number of completed updates.",
             path="step",
             expected="a whole number of at least 0",
-            found=repr(step),
+            found=shown(step),
         )
     return number
 
@@ -211,7 +214,7 @@ def _tensor_entry(tensor: "Tensor", file_name: str, digest: str) -> TensorEntry:
 def save_failed(error: OSError, directory: Path, snapshot: Snapshot) -> SaveFailed:
     """Say why the system refused a save, and what to do."""
     reason = error.strerror or str(error)
-    path = error.filename or directory
+    path = directory if error.errno == errno.ENOTDIR else error.filename or directory
     if error.errno == errno.ENOSPC:
         needed = sum(_size(item) for item in snapshot.items.values())
         return SaveFailed(
@@ -225,6 +228,7 @@ def save_failed(error: OSError, directory: Path, snapshot: Snapshot) -> SaveFail
         errno.EROFS: "The file system is read-only: choose another directory, or mount it writable.",
         errno.EACCES: "Choose another directory, or change its permissions.",
         errno.EPERM: "Choose another directory, or change its permissions.",
+        errno.ENOTDIR: "Something else stands in the place of the folder of checkpoints: move it away.",
         errno.EDQUOT: "The quota of this user is used up: free some space, or keep fewer checkpoints.",
     }
     return SaveFailed(

@@ -1,5 +1,6 @@
-"""What all tests share: how they are collected, and that the figures which they note are printed at the end."""
+"""What all tests share: a small disk, how they are collected, and that the figures which they note are printed."""
 
+import subprocess
 import sys
 from collections import Counter
 
@@ -34,3 +35,17 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("figures")
     for test, *figures in noted:
         terminalreporter.line(f"{test}: " + ", ".join(f"{name} {value}" for name, value in figures))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a real file system of 256 kB, where the machine lets us."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting needs rights that this process lacks: run the tests as root")
+    yield path
+    subprocess.run(["umount", "--lazy", path], check=True)

@@ -102,7 +102,7 @@ class Attempt:
             return None
         if resume in {"auto", "must"}:
             found = self._store.latest_good()
-            if found is None and (damaged := self._store.damaged_names()):
+            if found is None and (damaged := self._store.fallback.damaged_names()):
                 raise CorruptCheckpoint(
                     "No checkpoint of this run is sound any more; nothing has been deleted, and nothing is begun anew.",
                     path=self.directory,
@@ -120,7 +120,7 @@ class Attempt:
 
     def _explain_none(self, resume: str) -> None:
         """Say what it means that there is no checkpoint: an error, earlier ones that were given up, or a new run."""
-        given_up = ", ".join(shortened(self._store.names_set_aside()))
+        given_up = ", ".join(shortened(self._store.fallback.names_set_aside()))
         if resume == "must":
             raise NoCheckpoint(
                 "There is no checkpoint to resume from.",
@@ -159,7 +159,7 @@ class Attempt:
     ) -> None:
         """Record that this process begins to work, and cut the metrics back to where it begins."""
         if self._given_up is not None:  # not before the restore has succeeded: a refused start changes nothing
-            self._store.set_aside_after(*self._given_up)
+            self._store.fallback.set_aside_after(*self._given_up)
         own = {"config": self._config, "training": {"seed": seed}, SETTINGS: plain(dict(settings), SETTINGS)}
         self.environment = environment() | own
         name, step = (None, 0) if resumed is None else (resumed.name, resumed.step)

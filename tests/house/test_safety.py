@@ -127,6 +127,30 @@ def reads_only(node, *, is_method):
     return all(isinstance(each, ast.Constant) and not set(str(each.value)) & set("wax+") for each in modes)
 
 
+KEEPS_ERRORS = {
+    # module, what keeps it: why its traceback does no harm
+    ("signals.py", "self._raised"): "raised again as soon as the state is saved",
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_no_error_is_kept_with_its_traceback(path):
+    """No caught error is given to a log or an attribute: its traceback would keep the loop's frames alive."""
+    kept = set()
+    for handler in ast.walk(syntax(path)):
+        if isinstance(handler, ast.ExceptHandler) and handler.name:
+            kept |= {ast.unparse(keeper) for node in ast.walk(handler) for keeper in keepers(node, handler.name)}
+    assert {keeper for keeper in kept if (within(path), keeper) not in KEEPS_ERRORS} == set()
+
+
+def keepers(node, error):
+    """Give the attributes and log calls of a statement or expression that are given an error as it is."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == error:
+        return [target for target in node.targets if not isinstance(target, ast.Name)]
+    is_log = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("log.", "_log."))
+    return [node] if is_log and any(isinstance(each, ast.Name) and each.id == error for each in node.args) else []
+
+
 def test_the_lists_hold_nothing_stale():
     """Every exception in the lists is still needed."""
     used = {(within(path), name) for path in MODULES for _, name in calls(path)}

@@ -20,20 +20,6 @@ from samestep.store.attempts import read_attempts
 from samestep.store.metrics import read_metrics
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """Mount a real file system of 256 kB, where the machine lets us."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting needs rights that this process lacks: run the tests as root")
-    yield path
-    subprocess.run(["umount", "--lazy", path], check=True)
-
-
 def fill(disk):
     """Take the last byte of a disk."""
     descriptor = os.open(disk / "ballast", os.O_WRONLY | os.O_CREAT)
@@ -61,16 +47,16 @@ def trained(directory, steps, before, **settings):
     return run, texts(caught)
 
 
-def test_a_disk_that_is_really_full_is_loud_at_each_save(disk):
+def test_a_disk_that_is_really_full_is_loud_at_each_save(small_disk):
     """On a full disk each due save says so once, the training and the last checkpoint stay, and room is used again."""
-    directory, during = disk / "run", []
+    directory, during = small_disk / "run", []
 
     def before(step):
         if step == 3:
-            fill(disk)
+            fill(small_disk)
         if step == 7:
             during.extend(checkpoints(directory))
-            (disk / "ballast").unlink()
+            (small_disk / "ballast").unlink()
 
     _, said = trained(directory, 8, before, save_every=2)
     assert [text.splitlines()[0] for text in said] == [
@@ -84,18 +70,18 @@ def test_a_disk_that_is_really_full_is_loud_at_each_save(disk):
     assert [line["step"] for line in metrics(directory)] == list(range(1, 9))
 
 
-def test_a_start_on_a_full_disk_goes_on_and_says_so(disk, monkeypatch):
+def test_a_start_on_a_full_disk_goes_on_and_says_so(small_disk, monkeypatch):
     """A resume on a disk without a free byte trains, says once that records wait, and writes them later."""
     monkeypatch.setattr(logbook, "_PATIENCE", 0.0)
-    directory = disk / "run"
+    directory = small_disk / "run"
     run, _, update = small(directory)
     train(run, update, 1)
     run.close()
-    fill(disk)
+    fill(small_disk)
 
     def before(step):
         if step == 2:
-            (disk / "ballast").unlink()
+            (small_disk / "ballast").unlink()
 
     run, (said,) = trained(directory, 3, before)
     assert said.startswith("The records of the run could not be written; the training goes on. No space left")
@@ -104,7 +90,7 @@ def test_a_start_on_a_full_disk_goes_on_and_says_so(disk, monkeypatch):
     assert ["finished" in line for line in lines] == [True, True]
 
 
-def test_a_disk_that_fills_while_only_metrics_are_written_is_told(disk, monkeypatch):
+def test_a_disk_that_fills_while_only_metrics_are_written_is_told(small_disk, monkeypatch):
     """When metrics.jsonl alone cannot be written that is said once, and no line is lost when there is room again."""
     monkeypatch.setattr(logbook, "_FLUSH_EVERY", 0.0)
     monkeypatch.setattr(logbook, "_PATIENCE", 0.0)
@@ -112,19 +98,19 @@ def test_a_disk_that_fills_while_only_metrics_are_written_is_told(disk, monkeypa
 
     def before(step):
         if step == 2:
-            fill(disk)
+            fill(small_disk)
         if step == 198:
-            lines.extend(read_metrics(disk / "run"))
-            (disk / "ballast").unlink()
+            lines.extend(read_metrics(small_disk / "run"))
+            (small_disk / "ballast").unlink()
 
-    _, said = trained(disk / "run", 200, before)
+    _, said = trained(small_disk / "run", 200, before)
     assert len(said) == 1
     assert "No space left" in said[0]
     assert 2 <= len(lines) < 190
-    assert [line["step"] for line in metrics(disk / "run")] == list(range(1, 201))
+    assert [line["step"] for line in metrics(small_disk / "run")] == list(range(1, 201))
 
 
-def test_a_directory_that_turns_read_only_is_loud_at_each_save(disk, tmp_path):
+def test_a_directory_that_turns_read_only_is_loud_at_each_save(small_disk, tmp_path):
     """Where the checkpoints lie read-only each due save names it, and the training goes on; later saves work again."""
     directory = tmp_path / "run"
 
@@ -143,11 +129,11 @@ def test_a_directory_that_turns_read_only_is_loud_at_each_save(disk, tmp_path):
     assert checkpoints(directory) == ["step-000000002", "step-000000006"]
 
 
-def test_a_read_only_disk_is_refused_at_the_start(disk):
+def test_a_read_only_disk_is_refused_at_the_start(small_disk):
     """On a read-only file system no run is made, in one sentence with the system's reason."""
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(SamestepError, match="directory cannot be written") as caught:
-        samestep.Run(disk / "run")
+        samestep.Run(small_disk / "run")
     assert caught.value.found == "Read-only file system"
 
 

@@ -41,7 +41,7 @@ def going_back(directory, promised):
     Store(directory).write(snapshot_of(2))
     promised(1)
     store = Store(directory)
-    store.set_aside_after(1)
+    store.fallback.set_aside_after(1)
     store.write(snapshot_of(3))
     promised(3)
 

@@ -221,7 +221,7 @@ def test_the_best_is_damaged(tmp_path):
     flip(tmp_path / "step-000000001/model.safetensors")
     candidates = store._best_first(None, None)
     with pytest.warns(UserWarning, match="step-000000001"):
-        assert store._first_good(candidates, None)[0].step == 2
+        assert store.fallback.first_good(candidates, None)[0].step == 2
 
 
 def test_the_same_name_twice_in_quarantine(tmp_path):
@@ -265,9 +265,9 @@ def test_a_newer_format_is_never_set_aside(tmp_path):
 def test_a_checkpoint_that_vanishes_is_no_damage(tmp_path):
     """A checkpoint that another process's retention deletes meanwhile is passed over without a word."""
     store = filled(tmp_path, 1, 2)
-    candidates = store._newest_first()
+    candidates = store.fallback.newest_first()
     shutil.rmtree(tmp_path / "step-000000002")
-    assert next(store._sound(candidates)).step == 1
+    assert next(store.fallback.sound(candidates)).step == 1
     assert not (tmp_path / "quarantine").exists()
 
 
@@ -360,7 +360,7 @@ def test_the_newest_never_goes(tmp_path, monkeypatch):
 def test_going_back(tmp_path):
     """A run that goes back sets later checkpoints aside, the newest last: no kill leaves it in the middle."""
     store = filled(tmp_path, 100, 200, 300)
-    assert [path.name for path in store.set_aside_after(100)] == ["step-000000200", "step-000000300"]
+    assert [path.name for path in store.fallback.set_aside_after(100)] == ["step-000000200", "step-000000300"]
     assert store.latest().step == 100
 
 

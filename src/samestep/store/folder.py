@@ -196,7 +196,7 @@ def set_aside(folder: Path) -> Path | None:
             target = quarantine / f"{folder.name}-{os.urandom(4).hex()}"
         files.rename(folder, target)
     except OSError as error:
-        log.warning("cannot move %s into quarantine: %s", folder, error)
+        log.warning("cannot move %s into quarantine: %s", folder, str(error))
         return None
     return target
 
@@ -215,7 +215,7 @@ def tidy(directory: Path, *prefixes: str) -> list[Path]:
     try:
         children = sorted(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:  # too many open files: the next save tidies
-        log.warning("cannot tidy %s: %s", directory, error)
+        log.warning("cannot tidy %s: %s", directory, str(error))
         return []
     for path in children:
         if not path.name.startswith(prefixes or (DRAFT_PREFIX, TRASH_PREFIX)) or _is_in_use(path):
@@ -223,7 +223,7 @@ def tidy(directory: Path, *prefixes: str) -> list[Path]:
         try:
             files.remove_tree(path)
         except OSError as error:
-            log.warning("cannot remove %s: %s", path, error)
+            log.warning("cannot remove %s: %s", path, str(error))
         else:
             removed.append(path)
     return removed

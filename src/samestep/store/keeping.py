@@ -35,7 +35,7 @@ class Shelf:
                 key = (checkpoint.name, checkpoint.path.stat().st_ino)
                 current[key] = self._known.get(key) or _complete(checkpoint)
             except (SamestepError, OSError) as error:
-                log.warning("%s does not count as a checkpoint: %s", checkpoint.path, error)
+                log.warning("%s does not count as a checkpoint: %s", checkpoint.path, str(error))
         self._known = current
         return list(current.values())
 
@@ -69,14 +69,14 @@ class Shelf:
         try:
             doomed = self.doomed(keep, protect=protect, written_last=written_last)
         except (SamestepError, OSError) as error:
-            log.warning("nothing old is deleted from %s now: %s", self.directory, error)
+            log.warning("nothing old is deleted from %s now: %s", self.directory, str(error))
             return []
         deleted = []
         for name in doomed:
             try:
                 folder.remove(self.directory / name)
             except OSError as error:
-                log.warning("cannot delete %s: %s", self.directory / name, error)
+                log.warning("cannot delete %s: %s", self.directory / name, str(error))
             else:
                 deleted.append(name)
         return deleted

@@ -1,27 +1,23 @@
 """Owns `Store`: saving objects into a folder of checkpoints and loading the newest sound one. Knows no loop."""
 
-import logging
 import math
 import os
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from samestep.errors import CorruptCheckpoint, NoCheckpoint, SamestepError, SaveFailed
+from samestep.errors import NoCheckpoint, SamestepError, SaveFailed
 from samestep.state.snapshot import Snapshot
 from samestep.store import folder
+from samestep.store.fallback import Fallback, one_line
 from samestep.store.folder import checkpoints_of
 from samestep.store.given import check_marks, check_objects, check_wishes, named_step, require
 from samestep.store.keeping import Shelf
-from samestep.store.manifest import NewerFormat
 from samestep.store.place import named_directory, require_folder_of_checkpoints
 from samestep.store.reading import Checkpoint, find_checkpoints
 from samestep.store.retention import Keep, require_mode
-from samestep.wording import printable, shown
-
-log = logging.getLogger("samestep")
+from samestep.wording import shown
 
 _LAST_TWO = Keep()
 
@@ -56,7 +52,7 @@ class Store:
         self.keep = keep
         self._shelf = Shelf(self.directory)
         self._is_tidy = False
-        self._skipped: set[tuple[str, int]] = set()
+        self.fallback = Fallback(self.directory)
 
     def __repr__(self) -> str:
         return f"Store({str(self.directory)!r}, keep={self.keep!r})"
@@ -163,7 +159,7 @@ class Store:
             raise SaveFailed(
                 f"The checkpoint of step {checkpoint.step} was written but does not read back.",
                 path=error.path,
-                found=_one_line(error),
+                found=one_line(error),
                 hint="No earlier checkpoint was deleted. Look at the disk and the system's log.",
             ) from error
 
@@ -191,7 +187,7 @@ class Store:
             NewerFormat: The newest one was written by a newer samestep.
             SamestepError: The newest one cannot be opened and may be intact.
         """
-        return next(self._sound(self._newest_first()), None)
+        return next(self.fallback.sound(self.fallback.newest_first()), None)
 
     def best(self, metric: str | None = None, mode: str | None = None) -> Checkpoint | None:
         """Find the checkpoint with the best score whose manifest and sizes hold; None when none has one.
@@ -206,7 +202,7 @@ class Store:
         Raises:
             SamestepError: Neither the call nor the policy names a score.
         """
-        return next(self._sound(self._best_first(metric, mode)), None)
+        return next(self.fallback.sound(self._best_first(metric, mode)), None)
 
     def latest_good(self, map_location: Any = None) -> tuple[Checkpoint, Snapshot] | None:
         """Read the newest checkpoint of which every digest holds; None when there is none.
@@ -217,7 +213,7 @@ class Store:
         Returns:
             The checkpoint and its snapshot. What is newer but damaged is reported and set aside.
         """
-        return self._first_good(self._newest_first(), map_location)
+        return self.fallback.first_good(self.fallback.newest_first(), map_location)
 
     # --- loading ---------------------------------------------------------------------------------------
 
@@ -286,8 +282,8 @@ class Store:
         if not isinstance(which, str) or which not in {"latest", "best"}:
             checkpoint = self.find(which)
             return checkpoint, checkpoint.read(map_location)
-        candidates = self._newest_first() if which == "latest" else self._best_first(None, None)
-        found = self._first_good(candidates, map_location)
+        candidates = self.fallback.newest_first() if which == "latest" else self._best_first(None, None)
+        found = self.fallback.first_good(candidates, map_location)
         if found is None:
             raise NoCheckpoint(
                 f"There is no sound checkpoint to load as {which!r}.",
@@ -299,16 +295,6 @@ class Store:
 
     def _names(self) -> str:
         return ", ".join(each.name for each in self.checkpoints()) or "none"
-
-    def _newest_first(self) -> Iterator[Checkpoint]:
-        """Give all folders with a checkpoint's name: one without a manifest is damaged, and must be reported.
-
-        When none was good, look again: a running training may have deleted all that were there, and saved others.
-        """
-        given: set[Path] = set()
-        while new := [path for path in reversed(folder.list_folders(self.directory)) if path not in given]:
-            given.update(new)
-            yield from map(Checkpoint, new)
 
     def _best_first(self, metric: str | None, mode: str | None) -> Iterator[Checkpoint]:
         require("Store.best(metric=…)", "the name of a score", metric, metric is None or isinstance(metric, str))
@@ -325,76 +311,3 @@ class Store:
         scores = {each.name: each.metrics.get(metric, math.nan) for each in self._shelf.entries()}
         scored = [name for name, score in scores.items() if not math.isnan(score)]
         return (Checkpoint(self.directory / name) for name in sorted(scored, key=lambda name: -sign * scores[name]))
-
-    def _sound(self, candidates: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
-        """Pass on those whose manifest and sizes hold; set the others aside."""
-        for checkpoint in candidates:
-            try:
-                checkpoint.check()
-            except CorruptCheckpoint as error:
-                self._set_aside(checkpoint, error)
-            except NoCheckpoint:
-                continue  # another process's retention deleted it meanwhile: that is no damage
-            else:
-                yield checkpoint
-
-    def _first_good(self, candidates: Iterator[Checkpoint], map_location: Any) -> tuple[Checkpoint, Snapshot] | None:
-        for checkpoint in self._sound(candidates):
-            try:
-                return checkpoint, checkpoint.read(map_location)
-            except CorruptCheckpoint as error:
-                self._set_aside(checkpoint, error)
-            except NoCheckpoint:
-                continue  # as above
-        return None
-
-    def _set_aside(self, checkpoint: Checkpoint, error: CorruptCheckpoint) -> None:
-        """Report a damaged checkpoint once and move it out of the way, where the folder allows it."""
-        if isinstance(error, NewerFormat):
-            raise error
-        try:
-            key = (checkpoint.name, checkpoint.path.stat().st_ino)
-        except FileNotFoundError:
-            return  # deleted meanwhile
-        if key in self._skipped:
-            return
-        self._skipped.add(key)
-        moved = folder.set_aside(checkpoint.path)
-        message = (
-            f"Checkpoint {checkpoint.name} is damaged: {_one_line(error)} "
-            + (f"It was moved to {moved}" if moved else f"It stays in {self.directory}, which cannot be changed")
-            + "; the one before it is taken, if there is one."
-        )
-        log.warning(message)
-        warnings.warn(message, stacklevel=2)
-
-    def damaged_names(self) -> list[str]:
-        """Name the damaged checkpoints, in `quarantine` or where they could not be moved; those given up are sound."""
-        aside = sorted((self.directory / folder.QUARANTINE).glob("step-*"))
-        stayed = sorted({name for name, _ in self._skipped if (self.directory / name).exists()})
-        return [path.name for path in aside if Checkpoint(path).verify()] + stayed
-
-    def names_set_aside(self) -> list[str]:
-        """Name the checkpoints that lie in `quarantine`: damaged, or given up by a run that went back."""
-        return sorted(path.name for path in (self.directory / folder.QUARANTINE).glob("step-*"))
-
-    def set_aside_after(self, step: int, order: int | None = None) -> list[Path]:
-        """Move the checkpoints of later steps into `quarantine`, for a run that goes back and takes another way.
-
-        Else the next resume would take the highest step, which lies on the way that was given up. The newest goes
-        last: a process that dies in between leaves a run that resumes from where it was, never from the middle.
-
-        Args:
-            step: The step that the run goes back to.
-            order: Which checkpoint of that step, where it was saved more than once; None leaves them all.
-
-        Returns:
-            Their new paths, lowest step first.
-        """
-        last = (step, math.inf if order is None else order)
-        later = [path for path in folder.list_folders(self.directory) if (folder.parse_name(path.name) or last) > last]
-        return [moved for path in later if (moved := folder.set_aside(path)) is not None]
-
-
-def _one_line(error: SamestepError) -> str:
-    return printable(error.message if error.path is None else f"{error.message.removesuffix('.')} ({error.path}).")

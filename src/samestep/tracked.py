@@ -145,7 +145,11 @@ class Tracked:
         `optimizer.zero_grad()`, a draw); the state after them, and what came since, is in the checkpoint.
         """
         open_loader = () if leader is None else (leader,)
+        others = [(each, each.iterator) for name, each in self.loaders.items() if name != leader]
         reapply(self.objects | self._own, items, except_for=open_loader, allow_missing=allow_missing)
+        for loader, iterator in others:
+            if iterator is not None:
+                loader.take_up(iterator)
 
     def require_unread(self) -> None:
         """Raise if a loader has handed out batches before the loop began: a resume could not hand them out again."""

@@ -238,6 +238,93 @@ def test_what_is_kept_behind_its_use_is_told_how_to_let_go(tmp_path: Path) -> No
     assert len(caught) == 1
 
 
+def joined(batches: Iterable[Batch]) -> Batch:
+    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def pairs_by_zip(script: Script) -> None:
+    it = iter(script.loader)
+    for pair in zip(it, it):  # noqa: B905  (as above)
+        script.update(joined(pair))
+
+
+def pairs_by_a_zip_in_a_name(script: Script) -> None:
+    it = iter(script.loader)
+    pairs = zip(it, it)  # noqa: B905  (as above)
+    for pair in pairs:
+        script.update(joined(pair))
+
+
+def pairs_by_repetition(script: Script) -> None:
+    for pair in zip(*[iter(script.loader)] * 2):  # noqa: B905  (as above)
+        script.update(joined(pair))
+
+
+def pairs_by_map(script: Script) -> None:
+    it = iter(script.loader)
+    for pair in map(lambda *pair: pair, it, it):
+        script.update(joined(pair))
+
+
+def pairs_by_islice(script: Script) -> None:
+    it = iter(script.loader)
+    while pair := list(itertools.islice(it, 2)):
+        script.update(joined(pair))
+
+
+def pairs_by_a_starred_islice(script: Script) -> None:
+    it = iter(script.loader)
+    while pair := [*itertools.islice(it, 2)]:
+        script.update(joined(pair))
+
+
+def pairs_by_comprehension(script: Script) -> None:
+    it = iter(script.loader)
+    while True:
+        pair = [batch for batch in [next(it, None) for _ in range(2)] if batch is not None]
+        if not pair:
+            break
+        script.update(joined(pair))
+
+
+PAIRS = [
+    pairs_by_zip,
+    pairs_by_a_zip_in_a_name,
+    pairs_by_repetition,
+    pairs_by_map,
+    pairs_by_islice,
+    pairs_by_a_starred_islice,
+    pairs_by_comprehension,
+]
+
+
+@pytest.mark.parametrize("epoch", PAIRS)
+def test_several_batches_for_one_body_are_saved_at_the_ends_of_epochs(epoch: Callable[[Script], None]) -> None:
+    """Where one line takes several batches before the body has any, the first ones are held: saves wait."""
+
+    def train(directory: Path) -> None:
+        script = Script(directory, batch_size=2)
+        for _ in script.run.epochs(EPOCHS):
+            epoch(script)
+
+    assert check_every_step(train) == EDGES
+
+
+def test_one_batch_of_each_loader_is_no_pair() -> None:
+    """A comprehension that asks each of several iterators once holds nothing that a resume would lose."""
+
+    def train(directory: Path) -> None:
+        script = Script(directory)
+        other = samestep.DataLoader(script.data, batch_size=ITEMS // BATCHES, shuffle=True)
+        script.run.track(other=other)
+        for _ in script.run.epochs(EPOCHS):
+            iterators = [iter(script.loader), iter(other)]
+            for _ in range(script.loader.position, BATCHES):
+                script.update(joined([next(each) for each in iterators]))
+
+    assert check_every_step(train) > EDGES
+
+
 class Trainer:
     """A trainer whose methods read the loader, keep losses and the batch, and update."""
 

@@ -1,15 +1,17 @@
 """A batch that is asked for before the loop: where it is a look, the epoch is saved in its midst; else at its edges."""
 
 import queue
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from test_restored_anywhere import BATCHES, Script
+from torch import nn
 
 from samestep.testing import check_every_step
 
@@ -53,6 +55,27 @@ def counted(script: Script) -> None:
         print(total)  # noqa: T201
 
 
+class Network(nn.Module):
+    """A module with the plain attributes that most have."""
+
+    names = ("first", "second")
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.width, self.sizes = inner, 3, (3, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.width
+
+
+def with_a_module_of_his_own(script: Script) -> None:
+    network = Network(script.model)
+    it = iter(script.loader)
+    weight = float(next(it)[0].abs().sum())
+    for batch in it:
+        script.update(batch, weight + float(network(batch[0]).mean().detach() > 0))
+
+
 def through_a_generator(script: Script) -> None:
     it = converted(script.loader)
     weight = float(next(it)[0].abs().sum())
@@ -92,6 +115,7 @@ LOOKS = {
     one_batch_before: BATCHES - 1,
     with_values_of_the_run: BATCHES - 1,
     counted: BATCHES - 1,
+    with_a_module_of_his_own: BATCHES - 1,
     through_a_generator: BATCHES - 1,
     through_a_map: BATCHES - 1,
     an_iterator_of_its_own: BATCHES,
@@ -162,7 +186,7 @@ def in_an_opaque_queue(script: Script) -> None:
 
 def in_bound_methods(script: Script) -> None:
     it = iter(script.loader)
-    held: deque[Batch] = deque()
+    held: ClassVar[deque[Batch]] = deque()
     give, take = held.append, partial(held.popleft)
     give(next(it))
     for batch in it:
@@ -260,6 +284,90 @@ def in_a_global_of_a_function(script: Script) -> None:
     script.update(HELD.popleft())
 
 
+HERE = sys.modules[__name__]
+
+
+def in_a_function_of_a_module(script: Script) -> None:
+    it = iter(script.loader)
+    HELD.clear()
+    HERE.HELD.append(next(it))
+    for batch in it:
+        script.update(HERE.swapped(batch))
+    script.update(HELD.popleft())
+
+
+INNER: deque[Batch] = deque()
+
+
+def swapped_inside(batch: Batch) -> Batch:
+    return [swap for each in [batch] for swap in (INNER.append(each), INNER.popleft())][1]  # type: ignore[misc]
+
+
+def begun_inside(batch: Batch) -> None:
+    INNER.clear()
+    INNER.append(batch)
+
+
+def in_a_global_of_an_inner_function(script: Script) -> None:
+    it = iter(script.loader)
+    begun_inside(next(it))
+    for batch in it:
+        script.update(swapped_inside(batch))
+    script.update(INNER.popleft())
+
+
+class Shared:
+    """Holds batches in the class, for whoever asks."""
+
+    held: ClassVar[deque[Batch]] = deque()
+
+    @classmethod
+    def swap(cls, batch: Batch) -> Batch:
+        cls.held.append(batch)
+        return cls.held.popleft()
+
+
+def in_a_class(script: Script) -> None:
+    it = iter(script.loader)
+    Shared.held = deque([next(it)])
+    for batch in it:
+        script.update(Shared.swap(batch))
+    script.update(Shared.swap([]))
+
+
+def on_a_function(script: Script) -> None:
+    def swap(batch: Batch) -> Batch:
+        held = vars(swap)["held"]
+        held.append(batch)
+        return held.popleft()
+
+    it = iter(script.loader)
+    vars(swap)["held"] = deque([next(it)])
+    for batch in it:
+        script.update(swap(batch))
+    script.update(swap([]))
+
+
+class TrainingModule(nn.Module):
+    """A trainer that is a module, as Lightning has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: deque[Batch] = deque()
+
+    def swap(self, batch: Batch) -> Batch:
+        self.held.append(batch)
+        return self.held.popleft()
+
+
+def in_a_training_module(script: Script) -> None:
+    module, it = TrainingModule(), iter(script.loader)
+    module.held.append(next(it))
+    for batch in it:
+        script.update(module.swap(batch))
+    script.update(module.swap([]))
+
+
 def in_a_tensor(script: Script) -> None:
     it = iter(script.loader)
     held = torch.cat([part[:, None] if part.dim() == 1 else part for part in next(it)], 1)
@@ -299,6 +407,11 @@ AHEAD = [
     in_a_number,
     in_a_closure,
     in_a_global_of_a_function,
+    in_a_function_of_a_module,
+    in_a_global_of_an_inner_function,
+    in_a_class,
+    on_a_function,
+    in_a_training_module,
     in_a_tensor,
     in_the_arguments_of_the_body,
     trained_on_too,

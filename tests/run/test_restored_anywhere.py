@@ -143,14 +143,14 @@ def second_pass_over_the_loader(directory: Path) -> None:
             script.update(batch, 0.1)
 
 
-def zipped(order: str) -> Callable[[Path], None]:
+def zipped(order: str, *, strict: bool = False) -> Callable[[Path], None]:
     def train(directory: Path) -> None:
         script = Script(directory)
         other = samestep.DataLoader(script.data, batch_size=BATCH, shuffle=True)
         script.run.track(other=other)
         pair = (other, script.loader) if order == "other first" else (script.loader, other)
         for _ in script.run.epochs(EPOCHS):
-            for first, second in zip(*pair, strict=True):
+            for first, second in zip(*pair, strict=strict):
                 script.update(first)
                 script.update(second)
 
@@ -353,6 +353,8 @@ SCRIPTS = {
     "a second pass": second_pass_over_the_loader,
     "zip, other loader first": zipped("other first"),
     "zip, other loader second": zipped("other second"),
+    "strict zip, other loader first": zipped("other first", strict=True),
+    "strict zip, other loader second": zipped("other second", strict=True),
     "validation at the top": validation_without_isolation("top"),
     "validation in the body": validation_without_isolation("body"),
     "validation at the bottom": validation_without_isolation("bottom"),

@@ -32,13 +32,13 @@ class EpochIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        self._rejoin()
+        self.take_up()
         if self._ended:
             raise StopIteration
         self.asked = True
         if self._loader.iterator is self and self._loader.before_next is not None:
             self._loader.before_next()
-            self._rejoin()  # the hook may have loaded a state
+            self.take_up()  # the hook may have loaded a state
         try:
             handed = next(self._batches)
         except StopIteration:
@@ -63,7 +63,8 @@ class EpochIterator:
         self._left_behind = True
         self._batches = iter(())
 
-    def _rejoin(self) -> None:
+    def take_up(self) -> None:
+        """Go on from a state that was loaded meanwhile, if there is one."""
         self._check()
         if self._left_behind:
             self._batches = self._loader.reopen(self)

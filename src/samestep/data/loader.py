@@ -164,6 +164,14 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
         self._opened, self._newest = None, weakref.ref(iterator)
         return batches
 
+    def take_up(self, iterator: EpochIterator) -> None:
+        """Let an iterator go on from the state just loaded without waiting until it is asked.
+
+        A `zip` whose first loader has ended asks the second one no more, and drops it: that has to end its epoch.
+        """
+        if self._loaded_open:
+            iterator.take_up()
+
     def handed(self, batch: list[Any]) -> None:
         """Note that the loop is handed a batch of the newest iterator; called by the iterator."""
         number: int = batch[0]

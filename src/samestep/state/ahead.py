@@ -9,9 +9,10 @@ import ast
 import gc
 import inspect
 import logging
+import sys
 from collections import deque
 from logging import Logger
-from types import FrameType, FunctionType, GeneratorType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ _log = logging.getLogger("samestep")
 
 _NUMBERS = (bool, int, float)
 _PLAIN = (*_NUMBERS, complex, str, bytes, type(None))
-_KNOWN = (nn.Module, Optimizer, LRScheduler, DataLoader, Dataset, ModuleType, type, Logger)
+_KNOWN = (Optimizer, LRScheduler, DataLoader, Dataset, ModuleType, Logger)
 """What holds no batches for a loop, whatever else it holds."""
 
 _OPAQUE = (GeneratorType, zip)
@@ -95,7 +96,8 @@ def _may_hold(frame: FrameType, frames: list[FrameType]) -> bool:
     if names is None or carried - only_shown(frame, carried) or _rewrites(loops, values):
         return True
     known = {id(each) for each in frames}  # what feeds this request is looked at wherever a boundary is due
-    return any(_reaches_samples(values[name], known) for name in names.used - names.fresh if name in values)
+    used = {name: values[name] for name in names.used - names.fresh if name in values}
+    return any(_reaches_samples(each, known) for each in _used(used, {*used} | _names(frame.f_code)))
 
 
 def _is_number(value: object) -> bool:
@@ -174,14 +176,63 @@ def _is_word(value: object) -> bool:
 
 
 def _inside(value: object) -> list[object]:
-    """Give what a value holds; of the user's functions, and of methods of his classes, the globals that they use."""
+    """Give what a value holds; of the user's functions and classes also what they use and keep themselves."""
     if isinstance(value, FunctionType):
-        if is_installed(value.__code__.co_filename):
-            return []
-        used = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-        return [*used, *(value.__closure__ or ()), *(value.__defaults__ or ())]
-    methods = [each for kind in type(value).__mro__ for each in vars(kind).values() if isinstance(each, FunctionType)]
-    return [*gc.get_referents(value), *methods]
+        return _in_function(value)
+    if isinstance(value, type):
+        kinds = [kind for kind in value.__mro__ if _is_users(sys.modules.get(kind.__module__))]
+        return [each for kind in kinds for name, each in vars(kind).items() if _is_kept(name, each)]
+    if isinstance(value, nn.Module):
+        return [type(value), *_in_module(value)]
+    return [type(value), *gc.get_referents(value)]
+
+
+def _in_function(function: FunctionType) -> list[object]:
+    if is_installed(function.__code__.co_filename) or function.__module__.partition(".")[0] == "samestep":
+        return []
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    used = _used(function.__globals__, _names(function.__code__))
+    return [*used, *(function.__closure__ or ()), *defaults, *vars(function).values()]
+
+
+def _in_module(module: nn.Module) -> list[object]:
+    """Give a module's parts and hooks, and what the user's class keeps beside them: a trainer may be a module."""
+    hooks = [each for name, each in vars(module).items() if "hooks" in name]
+    own = {name: each for name, each in vars(module).items() if name not in _OF_TORCH and not isinstance(each, tuple)}
+    is_users = _is_users(sys.modules.get(type(module).__module__))
+    return [*module.children(), *hooks, *(own.values() if is_users else ())]
+
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+
+def _is_kept(name: str, value: object) -> bool:
+    """Tell what a class keeps or does from what Python and its own constants say."""
+    is_of_python = name.startswith("_") and name.endswith("_") and not isinstance(value, FunctionType)
+    return not is_of_python and not isinstance(value, tuple)
+
+
+def _used(values: dict[str, Any], names: set[str]) -> list[object]:
+    """Give what names stand for; of the user's modules, what is called by one of the names there."""
+    seen: list[object] = []
+    queue = [values]
+    for each in queue:
+        found = [each[name] for name in names if name in each]
+        modules = [one for one in found if isinstance(one, ModuleType) and _is_users(one)]
+        queue.extend(vars(one) for one in modules if not any(vars(one) is other for other in queue))
+        seen.extend(found)
+    return seen
+
+
+def _names(code: CodeType) -> set[str]:
+    """Give the global names and attributes that a code uses, and what is defined inside it."""
+    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def _is_users(module: ModuleType | None) -> bool:
+    """Tell a module that the user wrote; one without a file is what is typed at a prompt, or built in."""
+    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+    return name == "__main__" if file is None else not is_installed(file) and name.partition(".")[0] != "samestep"
 
 
 def _is_ours(value: object) -> bool:

@@ -162,7 +162,10 @@ class _Reading:
             return False
         if self._is_module(function.value, {"numpy", "torch", "math", "statistics"}):
             return function.attr in _COMPUTING
-        return function.attr in _OF_VALUES or self._is_clock(call)
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_of_text = isinstance(function.value, (ast.Constant, ast.JoinedStr))
+        takes_none = is_of_text or all(isinstance(each, ast.Constant) for each in given)  # a user's `mean` may keep it
+        return (function.attr in _OF_VALUES and takes_none) or self._is_clock(call)
 
     def _shows(self, call: ast.Call) -> bool:
         function = call.func
@@ -232,7 +235,9 @@ def _scope_at(module: ast.Module, frame: FrameType) -> _Scope | None:
 
 
 def _looks_names_up(node: ast.AST) -> bool:
-    """Tell code that may read any name: `locals()`, `eval(…)`."""
+    """Tell code that may read any name: `locals()`, `vars()`, `eval(…)`."""
+    if isinstance(node, ast.Call) and not node.args:
+        return isinstance(node.func, ast.Name) and node.func.id == "vars"
     return isinstance(node, ast.Name) and node.id in {"locals", "globals", "eval", "exec"}
 
 

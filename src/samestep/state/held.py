@@ -4,13 +4,15 @@ What it has taken from the loader and not yet handed on is in no checkpoint, and
 the frames between the loader and the loop, which is what was on the stack at the last `run.step` or the epoch's top.
 """
 
+import ast
+import gc
 import itertools
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from samestep.messages import Path, path_in_text
 from samestep.state.ahead import is_look
 from samestep.state.carried import Carried, carried_by_generator
+from samestep.state.script import expressions_at
 
 _log = logging.getLogger("samestep")
 
@@ -94,6 +97,8 @@ class HeldSamples:
 
     def _search(self, frame: FrameType | None) -> Iterator[Carried]:
         feeders = []
+        if frame is not None:
+            yield from _several_at_once(frame)
         while frame is not None and id(frame.f_code) not in self._loop.codes:
             feeders.append(frame)
             frame = frame.f_back
@@ -119,6 +124,67 @@ class HeldSamples:
             # What the loop has in hand, such as the batch that is also kept for a log, has been handed on.
             if is_new and _holds_samples(value) and not _parts([value]) <= consumed:
                 yield Carried(name, feeder.f_code.co_filename, feeder.f_lineno)
+
+
+def _several_at_once(frame: FrameType) -> Iterator[Carried]:
+    """Name what asks several times on one line of a frame, and has some of the batches in hand meanwhile."""
+    for expression in expressions_at(frame):
+        name = _taking_several(expression, frame)
+        if name:
+            yield Carried(name, frame.f_code.co_filename, expression.lineno)
+            return
+
+
+def _taking_several(expression: ast.expr, frame: FrameType) -> str:
+    called = _called(expression)
+    if isinstance(expression, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        names = {each.id for part in expression.generators for each in ast.walk(part.target) if _is_name(each)}
+        asked = [each for each in ast.walk(expression.elt) if _called(each) == "next"]
+        return "[next(…) for …]" if any(not names & _names(each) for each in asked) else ""
+    if isinstance(expression, ast.Name):
+        value = frame.f_locals.get(expression.id)
+        repeats = isinstance(value, (zip, map)) and any(map(_repeats, gc.get_referents(value)))
+        return expression.id if repeats else ""
+    parts = [expression.value] if isinstance(expression, ast.Starred) else getattr(expression, "args", [])
+    collects = isinstance(expression, ast.Starred) or called in _COLLECTING
+    if collects and any(_called(each) == "islice" for each in parts):
+        return f"{called or '*'}(islice(…))"
+    takes = called in _GROUPING or (isinstance(expression, ast.Call) and _names_one_twice(expression, frame))
+    return f"{called}(…)" if takes else ""
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if _is_name(each)}
+
+
+_COLLECTING = {"list", "tuple", "deque"}
+_GROUPING = {"batched", "chunked", "grouper"}
+
+
+def _called(node: ast.AST) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+
+
+def _names_one_twice(call: ast.Call, frame: FrameType) -> bool:
+    """Tell `zip(it, it)` and `zip(*[it] * 2)`, which take several batches for one body."""
+    if _called(call) not in {"zip", "map"}:
+        return False
+    names = [each.id for each in call.args if _is_name(each)]
+    starred = [each.value for each in call.args if isinstance(each, ast.Starred)]
+    return len(set(names)) < len(names) or any(
+        isinstance(each, ast.BinOp) or (isinstance(each, ast.Name) and _repeats(frame.f_locals.get(each.id)))
+        for each in starred
+    )
+
+
+def _repeats(values: object) -> bool:
+    """Tell iterators of which one stands there twice."""
+    iterators = [id(each) for each in values if hasattr(each, "__next__")] if isinstance(values, (list, tuple)) else []
+    return len(set(iterators)) < len(iterators)
 
 
 def _owner(frame: FrameType) -> object:

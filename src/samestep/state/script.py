@@ -38,6 +38,18 @@ def loops_of(frame: FrameType) -> tuple[str, list[Loop]]:
     return file, _loops_around(text, frame.f_lineno)
 
 
+def expressions_at(frame: FrameType) -> list[ast.expr]:
+    """Find the expressions on the line that a frame is at, outer ones first; none for code without text."""
+    file = inspect.getsourcefile(frame) or frame.f_code.co_filename
+    return _expressions_at("".join(linecache.getlines(file, frame.f_globals)), frame.f_lineno)
+
+
+@lru_cache(maxsize=32)
+def _expressions_at(text: str, line: int) -> list[ast.expr]:
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr)]
+    return [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
+
+
 def loop_names(frame: FrameType) -> LoopNames | None:
     """Read how the loops around the frame's line use names; None where there are none, or no text."""
     _, loops = loops_of(frame)

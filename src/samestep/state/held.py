@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -58,6 +58,7 @@ class HeldSamples:
         self._around = _Stack()  # the epoch's loop, and what has called it
         self._loop = _Stack()  # with what was called for the last update
         self._first: dict[int, _First] = {}
+        self._expressions: dict[tuple[CodeType, int], list[ast.expr]] = {}  # of each line that asks
 
     def begin_epoch(self, frame: FrameType | None) -> None:
         """Forget what feeders held in the last epoch, and take what is on the stack for the loop."""
@@ -98,7 +99,10 @@ class HeldSamples:
     def _search(self, frame: FrameType | None) -> Iterator[Carried]:
         feeders = []
         if frame is not None:
-            yield from _several_at_once(frame)
+            place = frame.f_code, frame.f_lineno
+            if place not in self._expressions:
+                self._expressions[place] = expressions_at(frame)
+            yield from _several_at_once(self._expressions[place], frame)
         while frame is not None and id(frame.f_code) not in self._loop.codes:
             feeders.append(frame)
             frame = frame.f_back
@@ -126,9 +130,9 @@ class HeldSamples:
                 yield Carried(name, feeder.f_code.co_filename, feeder.f_lineno)
 
 
-def _several_at_once(frame: FrameType) -> Iterator[Carried]:
+def _several_at_once(expressions: list[ast.expr], frame: FrameType) -> Iterator[Carried]:
     """Name what asks several times on one line of a frame, and has some of the batches in hand meanwhile."""
-    for expression in expressions_at(frame):
+    for expression in expressions:
         name = _taking_several(expression, frame)
         if name:
             yield Carried(name, frame.f_code.co_filename, expression.lineno)

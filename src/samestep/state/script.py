@@ -40,13 +40,9 @@ def loops_of(frame: FrameType) -> tuple[str, list[Loop]]:
 
 def expressions_at(frame: FrameType) -> list[ast.expr]:
     """Find the expressions on the line that a frame is at, outer ones first; none for code without text."""
-    file = inspect.getsourcefile(frame) or frame.f_code.co_filename
-    return _expressions_at("".join(linecache.getlines(file, frame.f_globals)), frame.f_lineno)
-
-
-@lru_cache(maxsize=32)
-def _expressions_at(text: str, line: int) -> list[ast.expr]:
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr)]
+    file, line = inspect.getsourcefile(frame) or frame.f_code.co_filename, frame.f_lineno
+    text = ast.parse("".join(linecache.getlines(file, frame.f_globals)))
+    nodes = [node for node in ast.walk(text) if isinstance(node, ast.expr)]
     return [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
 
 

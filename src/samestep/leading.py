@@ -1,6 +1,7 @@
 """Owns which tracked loader leads an epoch: its batches are the boundaries of the loop. Never reads a batch."""
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,8 @@ class Leading:
         self._places: dict[str, Path] = {}
         self._at_top: dict[str, _Top] = {}
         self._to_come = self.asked_at_top = 0
+        self._made_before: set[str] | None = None
+        self._open_before: dict[str, weakref.ref[Any]] = {}
         self.name: str | None = None
 
     def begin_epoch(self, name: str | None = None, asked_at_top: int = 0) -> None:
@@ -61,6 +64,26 @@ class Leading:
         self.name = name if name in self._loaders else None
         self._to_come = self.asked_at_top = 0 if self.name is None else asked_at_top
         self._epoch = None if self.name is None or asked_at_top else self._loaders[self.name].epoch
+        self._warn_of_kept_iterators()
+
+    def _warn_of_kept_iterators(self) -> None:
+        """Name loaders whose iterator was made inside the loop and outlives an epoch: no resume makes it there again.
+
+        One that was made before the loop is made again there, and goes on where the checkpoint stands.
+        """
+        is_open = {name: each for name, loader in self._loaders.items() if (each := loader.iterator) is not None}
+        if self._made_before is None:
+            self._made_before = {*is_open}
+        for name in is_open.keys() - self._made_before:
+            before = self._open_before.get(name)
+            if before is not None and before() is is_open[name]:
+                self._made_before.add(name)  # once is enough
+                warn_user(
+                    f"An iterator of {name!r} was made inside the loop and is kept from one epoch to the next. A resume"
+                    " at the edge of an epoch makes a new one, which begins the loader's next epoch: other batches."
+                    "\n  to do:    Make it before the loop: batches = iter(loader), and anew only at StopIteration."
+                )
+        self._open_before = {name: weakref.ref(each) for name, each in is_open.items()}
 
     def asks(self, name: str, place: Path, is_look: Callable[[Path], bool]) -> bool:
         """Note that a loader is asked for a batch; tell whether this is a boundary.

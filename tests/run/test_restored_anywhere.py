@@ -2,8 +2,10 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +134,21 @@ def one_iterator_for_all_epochs(directory: Path) -> None:
         while script.run.state.taken < 4:
             script.update(next(batches))
             script.run.state.taken += 1
+
+
+def another_loader_without_end(directory: Path) -> None:
+    script = Script(directory)
+    other = samestep.DataLoader(torch.utils.data.TensorDataset(torch.randn(10, 1)), batch_size=2, shuffle=True)
+    script.run.track(other=other)
+    real = iter(other)
+    for _ in script.run.epochs(EPOCHS):
+        for batch in script.loader:
+            try:
+                (weight,) = next(real)
+            except StopIteration:
+                real = iter(other)
+                (weight,) = next(real)
+            script.update(batch, float(weight.sum()))
 
 
 def second_pass_over_the_loader(directory: Path) -> None:
@@ -350,6 +367,7 @@ SCRIPTS = {
     "an iterator kept in a name": iterator_kept_in_a_name,
     "a part of each epoch": part_of_each_epoch,
     "one iterator for all epochs": one_iterator_for_all_epochs,
+    "another loader without end": another_loader_without_end,
     "a second pass": second_pass_over_the_loader,
     "zip, other loader first": zipped("other first"),
     "zip, other loader second": zipped("other second"),
@@ -395,6 +413,27 @@ def test_a_generator_that_hands_batches_through_is_no_alarm(tmp_path: Path) -> N
             script.update(batch)
             if script.run.completed_steps == 2:
                 assert (tmp_path / "checkpoints" / "step-000000001").exists()
+
+
+def without_end(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+@pytest.mark.parametrize("is_made_before", [True, False])
+def test_an_iterator_that_outlives_the_epoch_it_was_made_in_is_named(tmp_path: Path, is_made_before: bool) -> None:
+    """A second loader that a generator reads on and on is named in the third epoch; one read from before is not."""
+    script = Script(tmp_path)
+    other = samestep.DataLoader(torch.utils.data.TensorDataset(torch.randn(40, 1)), batch_size=2, shuffle=True)
+    script.run.track(other=other)
+    real = iter(other) if is_made_before else without_end(other)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in script.run.epochs(4):
+            assert len(caught) == (epoch >= 2 and not is_made_before)
+            for batch in script.loader:
+                script.update(batch, float(next(real)[0].sum()))
+    assert is_made_before or "An iterator of 'other' was made inside the loop" in str(caught[0].message)
 
 
 def test_a_hand_marked_epoch_needs_somebody_who_knows_its_batches(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Leading:
         """
         is_open = {name: each for name, loader in self._loaders.items() if (each := loader.iterator) is not None}
         if self._made_before is None:
-            self._made_before = {*is_open}
+            self._made_before = {name for name, loader in self._loaders.items() if loader.has_been_read}
         for name in is_open.keys() - self._made_before:
             before = self._open_before.get(name)
             if before is not None and before() is is_open[name]:

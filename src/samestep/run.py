@@ -5,19 +5,16 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, ClassVar
 
 from samestep.arguments import check_arguments, checked_bound, require_free_names, require_named
 from samestep.attempt import Attempt
+from samestep.epoch import EpochInside
 from samestep.errors import WrongPlace
 from samestep.keeper import Keeper, Loop
-from samestep.leading import Leading
-from samestep.messages import user_frame
 from samestep.ownership import OwnRandomState
 from samestep.progress import Progress, Scoring, Values
 from samestep.schedule import parse_schedule
-from samestep.state.held import HeldSamples
 from samestep.state.random import checked_seed, isolated, seed_everything
 from samestep.store.metrics import checked_scores
 from samestep.store.retention import Keep
@@ -86,12 +83,11 @@ class Run:
         weakref.finalize(self, self._tracked.close).atexit = False
         scoring = Scoring(keep.best, keep.metric, keep.mode)
         self._keeper = Keeper(self._attempt, self._tracked, self._progress, schedule, scoring)
-        self._leading = Leading(self._tracked.loaders)
-        self._held = HeldSamples()
+        self._inside = EpochInside(self._tracked, self._progress, self._keeper, weakref.WeakMethod(self._boundary))
         self._random = OwnRandomState()
         self._loop: Loop | None = None
         self._loops_begun = self._isolation = 0
-        self._left_early = self._stepped_in_epoch = self._marked_in_epoch = False
+        self._left_early = False
 
     # --- what the training is made of -------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class Run:
             raise WrongPlace("The loop has begun.", path="run.track", hint="Track everything before the loop.")
         for name, value in objects.items():
             self._tracked.add(name, value)
-        self._leading = Leading(self._tracked.loaders)
+        self._inside.follow_loaders()
         self._tracked.ask_before_batches(self._before_batch)
 
     @property
@@ -150,7 +146,7 @@ class Run:
         progress = self._progress
         with self._looping("epochs", checked_bound("epochs", n)) as loop:
             while self._goes_on(progress.epoch, loop):
-                self._begin_epoch()
+                self._inside.begin()
                 yield progress.epoch
                 progress.leave_epoch()
                 self._boundary(ends_epoch=True)
@@ -201,11 +197,7 @@ class Run:
                     path="run.boundary",
                     hint="Track the loader (samestep.DataLoader, or one with a state_dict), or count in run.state.",
                 )
-            self._leading.give_way()
-            self._progress.leader = None
-            if not self._marked_in_epoch:
-                self._marked_in_epoch, self._progress.ends_bodies = True, self._stepped_in_epoch
-            self._keeper.restore_again(None)
+            self._inside.mark_by_hand()
         self._boundary()
 
     # --- what the loop says -----------------------------------------------------------------------------
@@ -226,10 +218,7 @@ class Run:
             raise WrongPlace("There is no loop here.", path="run.step", hint="Loop with run.epochs or run.steps.")
         self._progress.completed_steps += 1
         self._keeper.step()
-        self._leading.step()
-        self._held.note_loop(user_frame())
-        self._stepped_in_epoch = True
-        self._progress.leader = self._leading.name
+        self._inside.step()
         self._record(**values)
 
     def score(self, *unnamed: object, **scores: Any) -> None:
@@ -356,17 +345,6 @@ class Run:
                 hint="Call it in the loop or behind it.",
             )
 
-    def _begin_epoch(self) -> None:
-        """Stand at the top of an epoch: a new one, or one that is resumed inside and draws there what it drew."""
-        progress, self._stepped_in_epoch, self._marked_in_epoch = self._progress, False, False
-        self._held.begin_epoch(user_frame())
-        if self._keeper.is_inside and progress.top is not None:
-            self._tracked.return_to_top(progress.top, None if progress.asked_at_top else progress.leader)
-            self._leading.begin_epoch(progress.leader, progress.asked_at_top)
-        else:
-            progress.inside, progress.leader, progress.top = True, None, self._tracked.state_at_top()
-            self._leading.begin_epoch()
-
     def _leave(self) -> None:
         if self._loop is None:
             return
@@ -377,19 +355,8 @@ class Run:
             self._random.leave()
 
     def _before_batch(self, loader: str) -> None:
-        """Take the boundary that a loader makes when the loop asks it for the next batch."""
-        if self._loop is None or self._loop.kind != "epochs" or self._isolation:
-            return
-        frame = user_frame()
-        held = self._held.find(frame)
-        is_boundary = self._leading.asks(loader, self._held.path(frame), partial(self._held.is_look, frame))
-        if is_boundary:
-            asked = self._progress.asked_at_top = self._leading.asked_at_top
-            self._keeper.restore_again(None if asked else loader)
-        if held and loader == self._leading.name:
-            self._keeper.put_off(held)
-        elif is_boundary:
-            self._boundary(ends_epoch=self._leading.is_exhausted)
+        if self._loop is not None and self._loop.kind == "epochs" and not self._isolation:
+            self._inside.asked(loader)
 
     def _boundary(self, *, ends_epoch: bool = False) -> None:
         for observe in self._observers:

@@ -62,6 +62,9 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
 
     is_samestep_loader: ClassVar[bool] = True
 
+    has_been_read: bool = False
+    """Whether an iterator of it has been made in this process."""
+
     before_next: Callable[[], None] | None = None
     """Called at the start of every `next` of the newest iterator, before a batch is taken, also of the one that
     ends the epoch. What it raises goes through to the loop and leaves the loader as it is."""
@@ -143,6 +146,7 @@ class DataLoader(torch.utils.data.DataLoader[Item_co]):
             self._supersede()
         if self._seed is None and self.randomness != "torch":
             self._seed = torch.initial_seed()
+        self.has_been_read = True
         iterator = EpochIterator(self, self._open())
         self._newest = weakref.ref(iterator)
         return iterator

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from processes import start_child
 
 HANGS = 900
 """Seconds after which an attempt counts as hung: the last one may have hundreds of steps before it."""
+
+MOST_BEHIND_A_SIGNAL = 10
+"""Lines of its ledger that an attempt may still write when it has been asked to end."""
 
 TERMINATING = ("SIGTERM", "SIGINT", "SIGUSR1")
 
@@ -92,6 +96,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.hows: list[str] = []
         self._groups: list[int] = []
+        self._signalled_at = 0
 
     def run(self) -> None:
         """Train to the end."""
@@ -116,6 +121,8 @@ class Soak:
         assert child.exitcode is not None, f"the attempt hung after {last}: {log.read_text()}"
         if bystander is not None:
             self._check_look(number, bystander)
+        gone_on = _count(ledger) - self._signalled_at
+        assert last == "nothing" or gone_on < MOST_BEHIND_A_SIGNAL, f"{last} was lost: {log.read_text()}"
         self._check_record(before, child.exitcode, ledger, last, log.read_text())
         self.counts[last if child.exitcode else "nothing more"] += 1
         return child.exitcode
@@ -124,6 +131,7 @@ class Soak:
 
     def _disturb(self, child: Any, ledger: Path) -> str:
         """Signal an attempt at drawn moments, and say what ended it."""
+        _begun(child)
         while not _moment(child, ledger, self.draw.choice([0, 0, 1, 3, 8, 20]), self.draw.random() * 0.03):
             send = _sender(child.pid, group=self.draw.random() < 0.5)
             what = self.draw.choices(
@@ -137,6 +145,7 @@ class Soak:
             if what.endswith("stopped"):
                 self._stopped(send)
             name = "SIGKILL" if what.startswith("kill") else self.draw.choice(TERMINATING)
+            self._signalled_at = _count(ledger)
             send(signal.Signals[name])
             send(signal.SIGCONT)
             return name + (" while stopped" if what.endswith("stopped") else "")
@@ -203,10 +212,21 @@ def train_undisturbed(root: Path, changes: dict[str, Any]) -> Path:
     return ledger
 
 
+def _begun(child: Any) -> None:
+    """Wait until an attempt runs code of ours, in a group of its own: a fork server's child ignores SIGINT before."""
+    with suppress(ProcessLookupError):
+        while os.getpgid(child.pid) != child.pid and child.is_alive():
+            time.sleep(0.001)
+
+
+def _count(ledger: Path) -> int:
+    return ledger.read_bytes().count(b"\n")
+
+
 def _moment(child: Any, ledger: Path, steps: int, delay: float) -> bool:
     """Wait until an attempt has noted so many steps, and a moment more; tell whether it has ended by itself."""
-    goal = ledger.read_bytes().count(b"\n") + steps
-    while ledger.read_bytes().count(b"\n") < goal and child.is_alive():
+    goal = _count(ledger) + steps
+    while _count(ledger) < goal and child.is_alive():
         time.sleep(0.001)
     time.sleep(delay)
     return not child.is_alive()

@@ -47,13 +47,14 @@ def start_child(target: Callable[..., object], *args: Any, log: Path) -> multipr
 
 
 def _guarded(target: Callable[..., object], args: tuple[Any, ...], log: Path) -> None:
-    # A group of its own, so that a signal to the group reaches this training and its workers only.
-    os.setpgid(0, 0)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A group of its own, so that a signal to the group reaches this training and its workers only. From here on no
+    # signal is lost: until now the fork server's children ignore SIGINT.
+    os.setpgid(0, 0)
     # A child of the fork server would start its own workers through another one: slow, and not what users have.
     multiprocessing.set_start_method("fork", force=True)
     import torch

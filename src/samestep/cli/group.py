@@ -22,6 +22,8 @@ VERBS = {
     "verify": "samestep.cli.verify",
     "prune": "samestep.cli.prune",
     "export": "samestep.cli.export",
+    "record": "samestep.cli.record",
+    "compare": "samestep.cli.compare",
 }
 """The module of each verb, in the order of the help; it has a click command named `command`."""
 

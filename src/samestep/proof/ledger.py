@@ -1,0 +1,172 @@
+"""Owns ledgers: what a recorded process noted of each optimizer step, one JSON line each. Knows no torch.
+
+A ledger begins with a line about the process. A line of names says of which tensors the steps behind it speak; a line
+of a step holds the digest of each part, and for parts of many tensors the digest of each of them, in their order.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samestep.errors import SamestepError
+from samestep.store import files
+from samestep.store.json_lines import encode_line, parse_line
+
+PARTS = (
+    "parameters",
+    "buffers",
+    "optimizer",
+    "learning_rate",
+    "scaler",
+    "batch",
+    "random.python",
+    "random.numpy",
+    "random.torch",
+    "random.cuda",
+    "inputs",
+    "loss",
+    "gradients",
+)
+"""The parts of a step, causes before effects: what differs first is named first."""
+
+VERSION = 1
+
+
+@dataclass
+class Step:
+    """What is noted of one call of an optimizer's `step`.
+
+    Args:
+        number: Which call it is in its process, from 0, over all optimizers.
+        optimizer: Which optimizer, in the order in which they made their first step.
+        parts: Digests by part; a part that the step has not is missing.
+        tensors: Digests of single tensors by part and name.
+        notes: What helps to understand a difference: the samples' indices, the values of the loss.
+    """
+
+    number: int
+    optimizer: int
+    parts: Mapping[str, str]
+    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LedgerWriter:
+    """Writes the ledger of this process; a line is whole or not there, whenever the process is killed.
+
+    Args:
+        folder: Where the ledger is made, with the first line; until then nothing is.
+        rank: The process's rank, which is in the ledger's name.
+        about: What is said of the process.
+    """
+
+    def __init__(self, folder: Path, rank: int, about: Mapping[str, Any]) -> None:
+        self._folder, self._rank, self._about = folder, rank, about
+        self._descriptor: int | None = None
+        self._names: dict[str, list[str]] = {}
+
+    def write(self, step: Step) -> None:
+        """Add a step."""
+        names = {part: list(tensors) for part, tensors in step.tensors.items()}
+        changed = {part: each for part, each in names.items() if self._names.get(part) != each}
+        if changed:
+            self._names |= changed
+            self._add({"names": changed})
+        line: dict[str, Any] = {"step": step.number, "optimizer": step.optimizer, "parts": dict(step.parts)}
+        if step.tensors:
+            line["tensors"] = {part: list(tensors.values()) for part, tensors in step.tensors.items()}
+        self._add(line | ({"notes": dict(step.notes)} if step.notes else {}))
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        if self._descriptor is None:
+            self._descriptor = self._open()
+            self._add({"ledger": VERSION, "rank": self._rank, **self._about})
+        files.write_all(self._descriptor, memoryview(encode_line(line)))
+
+    def _open(self) -> int:
+        """Make a file of its own: a command may start several processes of one rank, one after the other."""
+        number = 0
+        while True:
+            name = f"rank-{self._rank}{f'.{number}' if number else ''}.jsonl"
+            try:
+                return files.system.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+            except FileExistsError:
+                number += 1
+
+
+@dataclass
+class Ledger:
+    """A ledger that was read.
+
+    Args:
+        path: Its file.
+        about: What its first line says of the process.
+        steps: The steps, in order.
+    """
+
+    path: Path
+    about: Mapping[str, Any]
+    steps: Sequence[Step]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the process."""
+        return int(self.about.get("rank", 0))
+
+
+def read_ledger(path: str | os.PathLike[str]) -> Ledger:
+    """Read a ledger; a torn last line, which a killed process leaves at the worst, is passed over.
+
+    Raises:
+        SamestepError: It is no ledger, or one of a newer version.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise SamestepError("The ledger cannot be read.", path=path, found=error.strerror) from error
+    about = parse_line(lines[0]) if lines else None
+    if about is None or about.get("ledger") != VERSION:
+        raise SamestepError(
+            "This is no ledger of this version.",
+            path=path,
+            expected=f'a first line with "ledger": {VERSION}',
+            found=json.dumps(about)[:80] if about else "none",
+            hint="Make one: samestep record --out FOLDER -- python train.py",
+        )
+    return Ledger(path, about, list(_steps(lines[1:], path)))
+
+
+def find_ledgers(place: str | os.PathLike[str]) -> list[Ledger]:
+    """Read the ledgers of a recording, by rank: `place` is its folder, or one ledger's file.
+
+    Raises:
+        SamestepError: There is none, or one cannot be read.
+    """
+    place = Path(place)
+    paths = sorted(place.glob("rank-*.jsonl")) if place.is_dir() else [place]
+    if not paths:
+        raise SamestepError("There is no ledger here.", path=place, hint="Give the folder of `samestep record --out`.")
+    return [read_ledger(path) for path in paths]
+
+
+def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
+    names: dict[str, list[str]] = {}
+    for number, raw in enumerate(lines, start=2):
+        line = parse_line(raw)
+        try:
+            if line is not None and "names" in line:
+                names |= line["names"]
+            else:
+                yield _step(line or {}, names)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SamestepError("The ledger is damaged.", path=f"{path}:{number}", found=error) from error
+
+
+def _step(line: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> Step:
+    digests = line.get("tensors", {}).items()
+    tensors = {part: dict(zip(names[part], each, strict=True)) for part, each in digests}
+    return Step(line["step"], line["optimizer"], line["parts"], tensors, line.get("notes", {}))

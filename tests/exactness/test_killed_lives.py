@@ -182,9 +182,9 @@ def test_a_process_killed_while_it_goes_on_after_a_kill_goes_on(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_process_killed_at_every_pair_of_places_goes_on(tmp_path: Path) -> None:
-    """At every pair of places where the disk has changed, two kills in a row lose nothing."""
+def test_a_process_killed_at_many_pairs_of_places_goes_on(tmp_path: Path) -> None:
+    """At every fifth place of a first start, and every fifth of the next, two kills in a row lose nothing."""
     log = tmp_path / "log"
-    code = run_in_child(partial(sweep_pairs, stride=(1, 1)), tmp_path, log=log, limit=10 * LIMIT)
+    code = run_in_child(partial(sweep_pairs, stride=(5, 5)), tmp_path, log=log, limit=10 * LIMIT)
     assert code == 0, log.read_text()
     print(log.read_text())  # noqa: T201

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -288,3 +290,34 @@ def test_the_status_is_that_of_the_command(tmp_path):
         """,
     )
     recorded(tmp_path / "ledger", *words, status=7)
+
+
+def test_an_interrupt_reaches_the_command_once(tmp_path):
+    """Ctrl-C, which a terminal sends to the whole group, lets the command end by itself: it gets no second one."""
+    words = script(
+        tmp_path,
+        f"""
+        import pathlib, signal, sys, time, torch
+        interrupts = []
+        signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
+        p = torch.nn.Parameter(torch.ones(2))
+        p.grad = torch.ones(2)
+        torch.optim.SGD([p], lr=1.0).step()
+        pathlib.Path({str(tmp_path / "ready")!r}).touch()
+        while not interrupts:
+            time.sleep(0.01)
+        time.sleep(0.5)  # what is tested: that no second one comes
+        sys.exit(40 + len(interrupts))
+        """,
+    )
+    command = [sys.executable, "-m", "samestep", "record", "--out", str(tmp_path / "ledger"), "--", *map(str, words)]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 41
+    finally:
+        process.kill()
+        process.wait()

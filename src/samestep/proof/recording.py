@@ -5,7 +5,6 @@ SAMESTEP_RECORD the folder of the ledgers.
 """
 
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,8 +84,8 @@ def run_recorded(command: Sequence[str], folder: Path, settings: Settings) -> in
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the command has had it too, and ends as it likes
-            process.send_signal(signal.SIGINT)
+        except KeyboardInterrupt:  # the command has had it too: a second one would not let it save
+            continue
 
 
 def ledgers_of(folder: Path, command: Sequence[str]) -> list[Ledger]:

@@ -25,6 +25,7 @@ from samestep.store.metrics import METRICS_FILE
 from samestep.store.place import named_directory, require_free
 from samestep.store.reading import Checkpoint
 from samestep.store.records import open_run, read_run, rewrite_run
+from samestep.store.redirection import own_directory
 from samestep.store.retention import Keep
 from samestep.store.store import Store
 from samestep.wording import printable, shown
@@ -56,7 +57,7 @@ class Attempt:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep, config: Mapping[str, Any] | None) -> None:
-        self.directory = named_directory(directory, "Run(directory=…)").absolute()
+        self.directory = own_directory(named_directory(directory, "Run(directory=…)")).absolute()
         self.in_loop = self.is_closed = False
         self.failure: SaveFailed | None = None
         self._process = os.getpid()

@@ -21,6 +21,7 @@ FORBIDDEN_CALLS = {
 }
 RUNS_CODE = {
     # module, call: why it is allowed
+    ("proof/outputs.py", "torch.load"): "weights_only: it unpickles tensors and plain values, and calls nothing else",
 }
 
 CHANGES_FILES = {
@@ -70,6 +71,8 @@ WRITES = {
     ("demo/training.py", "super().rename"): "dies in place of one of the store's own calls",
     ("demo/proof.py", "(folder / 'log').open"): "what the demo's processes say, in its temporary folder",
     ("cli/demo.py", "tempfile.TemporaryDirectory"): "the demo's folder, which goes at its end",
+    ("cli/prove.py", "tempfile.TemporaryDirectory"): "the proof's folder, which goes at its end",
+    ("proof/workspace.py", "tempfile.gettempdir"): "asks where temporary files are",
     ("testing.py", "shutil.copytree"): "copies a checkpoint within the helper's folder",
     ("testing.py", "tempfile.TemporaryDirectory"): "the helper's folder, which goes at its end",
     ("cli/group.py", "os.open"): "/dev/null in place of a pipe that nobody reads",

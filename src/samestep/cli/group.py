@@ -16,6 +16,7 @@ from samestep.errors import CorruptCheckpoint, SamestepError
 
 VERBS = {
     "demo": "samestep.cli.demo",
+    "prove": "samestep.cli.prove",
     "ls": "samestep.cli.ls",
     "inspect": "samestep.cli.inspect",
     "diff": "samestep.cli.diff",

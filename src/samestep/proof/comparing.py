@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from samestep.proof.ledger import PARTS, Ledger, Step
+from samestep.proof.ledger import LARGE, PARTS, PASSING, Ledger, Step
 
 _SHOWN = 5
 
@@ -48,8 +48,8 @@ def first_difference(
     """
     for left, right in zip(expected, found, strict=False):
         parts = differing(left, right, ignored)
-        if parts:
-            return Difference(left.number, parts[0], _detail(parts[0], left, right), tuple(parts), rank)
+        if parts and parts != ["variables"]:  # a clock, a path: nothing follows from it
+            return Difference(left.number, parts[0], detail(parts[0], left, right), tuple(parts), rank)
     if len(expected) == len(found):
         return None
     shorter = min(len(expected), len(found))
@@ -69,22 +69,53 @@ def compare_ledgers(
 
 
 def differing(left: Step, right: Step, ignored: Collection[str] = ()) -> list[str]:
-    """Name the parts in which two steps differ, causes first."""
+    """Name the parts in which two steps differ, causes first; large parts count where both have noted them."""
     names = [*PARTS, *sorted({*left.parts, *right.parts} - {*PARTS})]
+    if not (left.is_whole and right.is_whole):
+        ignored = {*ignored, *LARGE}
     parts = [name for name in names if name not in ignored and left.parts.get(name) != right.parts.get(name)]
+    parts = [part for part in parts if part not in PASSING or _differing_in_both(part, left, right)]
     return [*(["optimizer"] if left.optimizer != right.optimizer else []), *parts]
 
 
-def _detail(part: str, left: Step, right: Step) -> str:
+def _differing_in_both(part: str, left: Step, right: Step) -> list[str]:
+    """Name what both have with other values: variables come and go, such as a checkpoint that was loaded."""
+    here, there = left.tensors.get(part, {}), right.tensors.get(part, {})
+    return [name for name in here if there.get(name, here[name]) != here[name]]
+
+
+def detail(part: str, left: Step, right: Step, names: Sequence[str] | None = None) -> str:
+    """Say in a few words what differs in a part.
+
+    Args:
+        part: The part.
+        left: The expected step.
+        right: The step that was found.
+        names: Of the variables those that count; None: all of them.
+    """
     if part == "batch":
         return _samples(left.notes.get("indices"), right.notes.get("indices"))
     if part == "loss":
         return f"{_listed(left.notes.get('loss'))} and {_listed(right.notes.get('loss'))}"
     here, there = left.tensors.get(part, {}), right.tensors.get(part, {})
-    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    missing = [name for name in names if name not in here or name not in there]
-    text = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return text + (f" ({len(missing)} of them on one side only)" if missing else "")
+    if part == "variables":
+        return _values(left, right, [name for name in names or here if here.get(name) != there.get(name, here[name])])
+    differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    if part in PASSING:
+        differ = _differing_in_both(part, left, right)
+    missing = [name for name in differ if name not in here or name not in there]
+    return shortened(differ) + (f" ({len(missing)} of them on one side only)" if missing else "")
+
+
+def shortened(names: Sequence[str]) -> str:
+    """List names, the first ones of many."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _values(left: Step, right: Step, names: Sequence[str]) -> str:
+    here, there = left.notes.get("values", {}), right.notes.get("values", {})
+    told = [f"{name} ({here[name]} and {there[name]})" if {name} <= {*here} & {*there} else name for name in names]
+    return shortened(told)
 
 
 def _samples(left: Any, right: Any) -> str:

@@ -1,5 +1,6 @@
 """Owns the digest of any value that a training handles: batches, arguments, states. Changes nothing, keeps nothing."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,11 @@ def fingerprint(value: Any) -> str:
 def combined(digests: list[str]) -> str:
     """Hash several digests, in order, into one."""
     return digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest(" ".join(digests).encode())
+
+
+def json_number(value: Any) -> float | str:
+    """Give a number as JSON can hold it: NaN and the infinities by name."""
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else str(value)
 
 
 def tensor_digest(tensor: Tensor) -> str:

@@ -6,7 +6,7 @@ of a step holds the digest of each part, and for parts of many tensors the diges
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,27 @@ PARTS = (
     "optimizer",
     "learning_rate",
     "scaler",
+    "copies",
     "batch",
     "random.python",
     "random.numpy",
     "random.torch",
     "random.cuda",
+    "variables",
     "inputs",
     "loss",
     "gradients",
 )
 """The parts of a step, causes before effects: what differs first is named first."""
+
+LARGE = frozenset({"parameters", "optimizer", "gradients", "copies", "variables"})
+"""The parts that may be noted at every so many steps only."""
+
+PASSING = frozenset({"copies", "variables"})
+"""The parts that are made of names, which come and go: what only one of two trainings has is no difference."""
+
+SCHEDULER = "scheduler "
+"""Begins the digest of a variable that belongs to a learning rate scheduler."""
 
 VERSION = 1
 
@@ -53,6 +64,11 @@ class Step:
     tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether the large parts were noted."""
+        return "parameters" in self.parts
+
 
 class LedgerWriter:
     """Writes the ledger of this process; a line is whole or not there, whenever the process is killed.
@@ -68,14 +84,20 @@ class LedgerWriter:
         self._descriptor: int | None = None
         self._names: dict[str, list[str]] = {}
 
-    def write(self, step: Step) -> None:
-        """Add a step."""
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether anything was written."""
+        return self._descriptor is not None
+
+    def write(self, step: Step, *, is_end: bool = False) -> None:
+        """Add a step, or what is left when the process ends."""
         names = {part: list(tensors) for part, tensors in step.tensors.items()}
         changed = {part: each for part, each in names.items() if self._names.get(part) != each}
         if changed:
             self._names |= changed
             self._add({"names": changed})
-        line: dict[str, Any] = {"step": step.number, "optimizer": step.optimizer, "parts": dict(step.parts)}
+        line: dict[str, Any] = {"end" if is_end else "step": step.number}
+        line |= {"optimizer": step.optimizer, "parts": dict(step.parts)}
         if step.tensors:
             line["tensors"] = {part: list(tensors.values()) for part, tensors in step.tensors.items()}
         self._add(line | ({"notes": dict(step.notes)} if step.notes else {}))
@@ -105,11 +127,13 @@ class Ledger:
         path: Its file.
         about: What its first line says of the process.
         steps: The steps, in order.
+        end: What was left when the process ended by itself; None if it was killed.
     """
 
     path: Path
     about: Mapping[str, Any]
     steps: Sequence[Step]
+    end: Step | None = None
 
     @property
     def rank(self) -> int:
@@ -137,7 +161,8 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
             found=json.dumps(about)[:80] if about else "none",
             hint="Make one: samestep record --out FOLDER -- python train.py",
         )
-    return Ledger(path, about, list(_steps(lines[1:], path)))
+    steps, end = _steps(lines[1:], path)
+    return Ledger(path, about, steps, end)
 
 
 def find_ledgers(place: str | os.PathLike[str]) -> list[Ledger]:
@@ -153,20 +178,26 @@ def find_ledgers(place: str | os.PathLike[str]) -> list[Ledger]:
     return [read_ledger(path) for path in paths]
 
 
-def _steps(lines: Sequence[bytes], path: Path) -> Iterator[Step]:
+def _steps(lines: Sequence[bytes], path: Path) -> tuple[list[Step], Step | None]:
     names: dict[str, list[str]] = {}
+    steps: list[Step] = []
+    end = None
     for number, raw in enumerate(lines, start=2):
         line = parse_line(raw)
         try:
             if line is not None and "names" in line:
                 names |= line["names"]
+            elif line is not None and "end" in line:
+                end = _step(line, names)
             else:
-                yield _step(line or {}, names)
+                steps.append(_step(line or {}, names))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SamestepError("The ledger is damaged.", path=f"{path}:{number}", found=error) from error
+    return steps, end
 
 
 def _step(line: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> Step:
     digests = line.get("tensors", {}).items()
     tensors = {part: dict(zip(names[part], each, strict=True)) for part, each in digests}
-    return Step(line["step"], line["optimizer"], line["parts"], tensors, line.get("notes", {}))
+    number = line["end"] if "end" in line else line["step"]
+    return Step(number, line["optimizer"], line["parts"], tensors, line.get("notes", {}))

@@ -4,9 +4,12 @@ Parameters, states and settings are read before the step, gradients and losses a
 and backward inside `step(closure)`.
 """
 
+import atexit
 import os
 import sys
 import weakref
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import get_worker_info
 
+from samestep.proof.deaths import Death
+from samestep.proof.file_events import FileEvents
 from samestep.proof.fingerprint import combined, fingerprint, tensor_digest
 from samestep.proof.ledger import LedgerWriter, Step
+from samestep.proof.variables import Held, Variables
 from samestep.proof.watching import Watch
 from samestep.state.random import seed_everything
 from samestep.store.attempts import command_line
@@ -39,6 +45,17 @@ def start(folder: Path) -> None:
         _recorder.install()
 
 
+@dataclass
+class _Before:
+    """What is read before a step; names are given behind it."""
+
+    parts: dict[str, str]
+    parameters: list[str] = field(default_factory=list)
+    states: list[dict[str, str]] = field(default_factory=list)
+    tensors: dict[str, dict[str, str]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
 class Recorder:
     """Notes each optimizer step of this process.
 
@@ -48,20 +65,24 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         rank = int(os.environ.get("RANK", "0") or 0)
-        about = {
+        self._about: dict[str, Any] = {
             "pid": os.getpid(),
             "command": command_line(),
             "python": sys.version.split()[0],
             "torch": torch.__version__,
         }
-        self._ledger = LedgerWriter(folder, rank, about)
+        self._ledger = LedgerWriter(folder, rank, self._about)
         self._watch = Watch()
+        self._variables = Variables()
+        self._files = FileEvents.from_environment(folder)
+        self._death = Death.from_environment(folder, rank)
         self._process = os.getpid()
         self._optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last = int(os.environ.get("SAMESTEP_RECORD_STEPS", "0"))
         self._every = int(os.environ.get("SAMESTEP_RECORD_EVERY", "1"))
-        self._before: list[tuple[dict[str, str], dict[str, dict[str, str]]]] = []
+        self._before: list[_Before] = []
+        self._stepped: dict[str, Tensor] = {}  # kept to the end: the result of the last step is seen there only
         self._number = 0
 
     def install(self) -> None:
@@ -70,6 +91,9 @@ class Recorder:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         _remember_scalers(self._scalers)
+        atexit.register(self._at_end)
+        self._files.install(self._death.before_operation)
+        self._death.after_step(-1)
 
     def _is_ours(self) -> bool:
         return os.getpid() == self._process and get_worker_info() is None
@@ -77,34 +101,80 @@ class Recorder:
     def _before_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
         if not self._is_ours():
             return
-        names = self._names(optimizer)
+        self._about.setdefault("device", _device(optimizer))
+        self._spoil(optimizer)
+        self._optimizers_number(optimizer)
         parts = {"learning_rate": fingerprint([_settings(group) for group in optimizer.param_groups])}
         scalers = [each.state_dict() for each in self._scalers]
         if any(scalers):
             parts["scaler"] = combined(sorted(map(fingerprint, scalers)))
-        tensors: dict[str, dict[str, str]] = {}
+        before = _Before(parts)
         if self._is_whole():
-            tensors["parameters"] = {name: tensor_digest(each) for name, each in names.items()}
-            tensors["optimizer"] = _states(optimizer, names)
-        self._before.append((parts, tensors))  # a stack: an optimizer's step may call another's
+            parameters = list(self._names(optimizer).values())
+            before.parameters = [tensor_digest(each) for each in parameters]
+            before.states = _states(optimizer, parameters)
+            held = self._variables.read(sys._getframe(1), self._trained())  # noqa: SLF001  (the user's names)
+            before.tensors = {"copies": held.copies, "variables": held.variables}
+            before.notes = _notes(held, optimizer)
+        self._before.append(before)  # a stack: an optimizer's step may call another's
 
     def _after_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
         if not self._is_ours() or not self._before:
             return
-        parts, tensors = self._before.pop()
-        seen, single, notes = self._watch.take()
-        tensors |= single
+        before = self._before.pop()
+        seen, tensors, notes = self._watch.take()
+        notes |= before.notes
+        tensors |= before.tensors
         if self._is_whole():
-            named = self._names(optimizer).items()
-            tensors["gradients"] = {name: tensor_digest(each.grad) for name, each in named if each.grad is not None}
-        parts |= seen | {part: combined(list(each.values())) for part, each in tensors.items() if each}
+            names = self._names(optimizer)  # known now: the first forward may lie within the step
+            tensors |= _by_name(names, before.parameters, before.states)
+            tensors["gradients"] = {
+                name: tensor_digest(each.grad) for name, each in names.items() if each.grad is not None
+            }
+            self._stepped = names
+        tensors = {part: each for part, each in tensors.items() if each}
+        parts = before.parts | seen | {part: combined(list(each.values())) for part, each in tensors.items()}
         number = self._optimizers_number(optimizer)
-        self._ledger.write(
-            Step(self._number, number, parts, {part: each for part, each in tensors.items() if each}, notes)
-        )
+        notes |= self._notes_of_files()
+        self._ledger.write(Step(self._number, number, parts, tensors, notes))
+        self._death.after_step(self._number)
         self._number += 1
         if self._number == self._last:
             os._exit(0)  # the script may have no way to end early; workers end with their parent
+
+    def _at_end(self) -> None:
+        """Note what is left when the process ends by itself: the last step's result is seen nowhere else."""
+        if not self._is_ours() or not self._ledger.is_begun:
+            return
+        parts, tensors, notes = self._watch.take()
+        tensors["parameters"] = {name: tensor_digest(each) for name, each in self._stepped.items()}
+        buffers = {
+            name: tensor_digest(each) for root in self._watch.living_roots() for name, each in root.named_buffers()
+        }
+        held = self._variables.read(None, self._trained())
+        tensors |= {"buffers": buffers, "copies": held.copies, "variables": held.variables}
+        tensors = {part: each for part, each in tensors.items() if each}
+        parts |= {part: combined(list(each.values())) for part, each in tensors.items()}
+        notes |= self._notes_of_files()
+        self._ledger.write(Step(self._number, 0, parts, tensors, notes), is_end=True)
+        self._death.after_step(self._number - 1)  # one in a write that did not come
+
+    def _spoil(self, optimizer: Optimizer) -> None:
+        """Flip one bit of a parameter, once, where a proof asks for it: it has to be noticed."""
+        if os.environ.pop("SAMESTEP_RECORD_SPOIL", None) is None:
+            return
+        parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
+        first = next(each for each in parameters if each.is_contiguous() and each.numel())
+        first.view(-1).view(torch.uint8)[0] ^= 1
+
+    def _trained(self) -> list[Tensor]:
+        known = [optimizer for each in self._optimizers.values() if (optimizer := each()) is not None]
+        return [each for optimizer in known for group in optimizer.param_groups for each in group["params"]]
+
+    def _notes_of_files(self) -> dict[str, Any]:
+        """Give what happened to files since the last line; called right before each line, also before a closing one."""
+        self._death.before_line()
+        return self._files.notes()
 
     def _is_whole(self) -> bool:
         """Tell whether the large parts are noted at this step."""
@@ -119,7 +189,7 @@ class Recorder:
     def _names(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Name an optimizer's parameters as the modules do that were called, or by their places."""
         known: dict[int, str] = {}
-        for root in [module for each in self._watch.roots.values() if (module := each()) is not None]:
+        for root in self._watch.living_roots():
             for name, parameter in root.named_parameters():
                 known.setdefault(id(parameter), name)
         names: dict[str, Tensor] = {}
@@ -130,17 +200,36 @@ class Recorder:
         return names
 
 
+def _device(optimizer: Optimizer) -> str:
+    return next((each.device.type for group in optimizer.param_groups for each in group["params"]), "cpu")
+
+
+def _notes(held: Held, optimizer: Optimizer) -> dict[str, Any]:
+    size = sum(each.nbytes for group in optimizer.param_groups for each in group["params"])
+    notes: dict[str, Any] = {"bytes": size}
+    notes |= {"values": held.values} if held.values else {}
+    return notes | ({} if held.completed is None else {"completed": held.completed})
+
+
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
-def _states(optimizer: Optimizer, names: dict[str, Tensor]) -> dict[str, str]:
+def _states(optimizer: Optimizer, parameters: list[Tensor]) -> list[dict[str, str]]:
+    """Hash what an optimizer keeps for each parameter."""
     state: Any = optimizer.state
+    return [
+        {str(key): fingerprint(value) for key, value in state[each].items()} if each in state else {}
+        for each in parameters
+    ]
+
+
+def _by_name(names: Collection[str], parameters: list[str], states: list[dict[str, str]]) -> dict[str, dict[str, str]]:
     return {
-        f"{name}.{key}": fingerprint(value)
-        for name, parameter in names.items()
-        if parameter in state
-        for key, value in state[parameter].items()
+        "parameters": dict(zip(names, parameters, strict=True)),
+        "optimizer": {
+            f"{name}.{key}": digest for name, each in zip(names, states, strict=True) for key, digest in each.items()
+        },
     }
 
 

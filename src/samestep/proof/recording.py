@@ -6,9 +6,10 @@ SAMESTEP_RECORD the folder of the ledgers.
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import samestep
 from samestep.errors import SamestepError
@@ -56,6 +57,49 @@ def recorded_environment(folder: Path, settings: Settings) -> dict[str, str]:
     }
 
 
+class Process(Protocol):
+    """What is asked of a started command; a `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    def poll(self) -> int | None:
+        """Give its exit status if it has ended."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        ...
+
+
+Launch = Callable[..., Process]
+"""What starts a command: `subprocess.Popen`, or what takes the same arguments by name."""
+
+
+def start_command(command: Sequence[str], launch: Launch = subprocess.Popen, **options: Any) -> Process:
+    """Start the user's command.
+
+    Args:
+        command: The command and its arguments.
+        launch: What starts it.
+        options: More arguments for `launch`.
+
+    Raises:
+        SamestepError: It cannot be started.
+    """
+    try:
+        return launch(list(command), **options)
+    except OSError as error:
+        raise SamestepError(
+            "The command cannot be started.",
+            path=command[0],
+            found=error.strerror,
+            hint="Write it as in a shell, behind --, such as: -- python train.py",
+        ) from error
+
+
 def run_recorded(command: Sequence[str], folder: Path, settings: Settings) -> int:
     """Run a command to its end, recorded.
 
@@ -70,17 +114,7 @@ def run_recorded(command: Sequence[str], folder: Path, settings: Settings) -> in
     Raises:
         SamestepError: The command cannot be started.
     """
-    try:
-        process = subprocess.Popen(  # noqa: S603  (the user's own command)
-            list(command), env=recorded_environment(folder, settings)
-        )
-    except OSError as error:
-        raise SamestepError(
-            "The command cannot be started.",
-            path=command[0],
-            found=error.strerror,
-            hint="Write it as in a shell, behind --: samestep record -- python train.py",
-        ) from error
+    process = start_command(command, env=recorded_environment(folder, settings))
     while True:
         try:
             return process.wait()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import dataloader, get_worker_info
 
 from samestep.generators import global_state
-from samestep.proof.fingerprint import combined, fingerprint, tensor_digest
+from samestep.proof.fingerprint import combined, fingerprint, json_number, tensor_digest
 
 _ALL_GIVEN = 3
 """Arguments, named arguments, and the result."""
@@ -39,9 +39,11 @@ class Watch:
         self._indices: list[Any] = []
         self._inputs: list[str] = []
         self._losses: list[str] = []
-        self._values: list[float] = []
+        self._values: list[float | str] = []
         self._buffers: dict[str, str] = {}
         self._random: dict[str, str] = {}
+        self._trained_on: set[int] = set()
+        self._epochs = 0
         self.roots: dict[int, weakref.ref[nn.Module]] = {}
 
     def install(self) -> None:
@@ -50,6 +52,10 @@ class Watch:
         nn.modules.module.register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True)
         _wrap_backward(self)
         _wrap_loaders(self)
+
+    def living_roots(self) -> list[nn.Module]:
+        """Give the modules that were called by the training itself, not by another module."""
+        return [module for each in self.roots.values() if (module := each()) is not None]
 
     # --- what happens ------------------------------------------------------------------------------------
 
@@ -64,6 +70,9 @@ class Watch:
     def exhausted(self, iterator: int) -> None:
         """Forget what an iterator that has ended handed out last: nobody has trained on it, or it is noted."""
         self._handed.pop(iterator, None)
+        if iterator in self._trained_on:
+            self._trained_on.discard(iterator)
+            self._epochs += 1
 
     def backward(self, roots: Any) -> None:
         """Note what a backward pass begins at."""
@@ -71,7 +80,8 @@ class Watch:
             each for each in (roots if isinstance(roots, (list, tuple)) else [roots]) if isinstance(each, Tensor)
         ]
         self._losses += [tensor_digest(each) for each in tensors]
-        self._values += [float(each.detach()) for each in tensors if each.numel() == 1 and not each.is_meta]
+        values = [each.detach().item() for each in tensors if each.numel() == 1 and not each.is_meta]
+        self._values += [json_number(each) for each in values]
 
     def _before_forward(self, module: nn.Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling():
@@ -102,6 +112,7 @@ class Watch:
         if depth or has_failed or not (module.training and torch.is_grad_enabled()) or _is_in_backward():
             return
         self._inputs.append(fingerprint(given[:2]))
+        self._trained_on.update(self._handed)
         for each in self._handed.values():
             self._batches.append(each.digest)
             self._indices += [] if each.indices is None else [each.indices]
@@ -118,8 +129,11 @@ class Watch:
         }
         parts |= self._random or random_digests()
         tensors = {"buffers": self._buffers} if self._buffers else {}
-        notes = {"indices": self._indices} if self._indices else {}
+        notes: dict[str, Any] = {"indices": self._indices} if self._indices else {}
         notes |= {"loss": self._values} if self._values else {}
+        notes |= {"batches": self._batches} if len(self._batches) > 1 else {}
+        notes |= {"epochs": self._epochs} if self._epochs else {}
+        self._epochs = 0
         self._batches, self._indices, self._inputs, self._losses, self._values = [], [], [], [], []
         self._buffers, self._random = {}, {}
         return parts, tensors, notes

@@ -51,6 +51,10 @@ class System:
         """Give a file a second name."""
         os.link(source, target, follow_symlinks=False)
 
+    def symlink(self, target: str, path: Path) -> None:
+        """Make a symbolic link at `path`; whether `target` exists is not asked."""
+        os.symlink(target, path)  # noqa: PTH211 — as above
+
     def unlink(self, path: Path) -> None:
         """Remove a file's name."""
         os.unlink(path)  # noqa: PTH108 — as above
@@ -189,6 +193,23 @@ def append_bytes(path: Path, data: bytes) -> None:
         write_all(descriptor, memoryview(data))
     finally:
         system.close(descriptor)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file to a new one, with its permissions and times; nothing is made durable, no link followed."""
+    given = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(given)
+        made = system.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            while data := os.read(given, CHUNK):
+                write_all(made, memoryview(data))
+            os.fchmod(made, status.st_mode & 0o777)
+            os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            system.close(made)
+    finally:
+        os.close(given)
 
 
 def sync_file(path: Path) -> None:

@@ -16,6 +16,7 @@ from samestep.store.given import check_marks, check_objects, check_wishes, named
 from samestep.store.keeping import Shelf
 from samestep.store.place import named_directory, require_folder_of_checkpoints
 from samestep.store.reading import Checkpoint, find_checkpoints
+from samestep.store.redirection import own_checkpoints
 from samestep.store.retention import Keep, require_mode
 from samestep.wording import shown
 
@@ -45,7 +46,7 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: Keep = _LAST_TWO) -> None:
-        given = named_directory(directory, "Store(directory=…)")
+        given = own_checkpoints(named_directory(directory, "Store(directory=…)"))
         require_folder_of_checkpoints(given)
         require("Store(keep=…)", "a samestep.Keep", keep, isinstance(keep, Keep))
         self.directory = checkpoints_of(given)

@@ -1,0 +1,60 @@
+"""Owns what is known of trainings that are compared: the undisturbed one, and the processes of a killed one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from samestep.proof.ledger import PARTS, Ledger, Step
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one process of one rank noted.
+
+    Args:
+        steps: Its steps.
+        end: What was left when it ended by itself; None if it was killed.
+    """
+
+    steps: Sequence[Step]
+    end: Step | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The undisturbed training of one rank.
+
+    Args:
+        steps: Its steps.
+        end: What was left at its end.
+        masked: Parts that differ already when it is repeated, and from which nothing follows.
+        steady: The variables that are the same when it is repeated; None: all of them.
+        is_cut: Whether it was ended after a number of steps, so that its length says nothing.
+        rank: The rank.
+    """
+
+    steps: Sequence[Step]
+    end: Step | None = None
+    masked: frozenset[str] = frozenset()
+    steady: frozenset[str] | None = None
+    is_cut: bool = False
+    rank: int = 0
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Name the generators from which nobody draws while it trains."""
+        generators = [part for part in PARTS if part.startswith("random.")]
+        return frozenset(part for part in generators if len({each.parts.get(part) for each in self.steps}) == 1)
+
+
+def by_rank(ledgers: Sequence[Ledger]) -> dict[int, list[Ledger]]:
+    """Sort ledgers by rank, each rank's in the order in which its processes made them."""
+    ranks: dict[int, list[Ledger]] = defaultdict(list)
+    for each in sorted(ledgers, key=lambda each: (each.rank, len(each.path.name), each.path.name)):
+        ranks[each.rank].append(each)
+    return dict(sorted(ranks.items()))
+
+
+def joined(ledgers: Sequence[Ledger]) -> Life:
+    """Join what several processes of a rank noted, one after the other."""
+    return Life([step for each in ledgers for step in each.steps], ledgers[-1].end)

@@ -1,0 +1,91 @@
+"""Owns the comparison of what trainings have written: tensors and values in checkpoints. Executes nothing of them.
+
+Logs and records of times differ by right; weights do not. So only files count that hold tensors.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_SUFFIXES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"}
+_APART = ("ledgers-", "log-")
+
+
+def changed_outputs(reference: Path, repeat: Path, found: Path) -> list[str]:
+    """Compare the checkpoints that trainings left, and name those that are not the same.
+
+    Args:
+        reference: The folder of the reference's arm.
+        repeat: That of the repeated one: what differs there already does not count.
+        found: That of the trial.
+
+    Returns:
+        For each file that differs its name and what differs in it.
+    """
+    changed = []
+    for path in _files(reference):
+        one, two, three = (base / path for base in (reference, repeat, found))
+        if not (two.is_file() and three.is_file()) or _is_same(one, three):
+            continue
+        names = _differences(one, three)
+        steady = set(names) - set(_differences(one, two))
+        if steady:
+            changed.append(f"{path}: {', '.join([name for name in names if name in steady][:5])}")
+    return changed
+
+
+def _files(base: Path) -> Iterator[Path]:
+    for path in sorted(base.rglob("*")):
+        relative = path.relative_to(base)
+        is_theirs = path.suffix in _SUFFIXES and not relative.parts[0].startswith(_APART)
+        if is_theirs and path.is_file() and not path.is_symlink():
+            yield relative
+
+
+def _is_same(one: Path, two: Path) -> bool:
+    return one.stat().st_size == two.stat().st_size and one.read_bytes() == two.read_bytes()
+
+
+def _differences(one: Path, two: Path) -> list[str]:
+    if _is_same(one, two):
+        return []
+    try:
+        left, right = dict(_leaves(_loaded(one))), dict(_leaves(_loaded(two)))
+    except Exception:  # noqa: BLE001  (what is not to be read without executing it: nothing is said about it)
+        return []
+    return [name for name in left | right if left.get(name) != right.get(name)]
+
+
+def _loaded(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    import torch
+
+    with torch.serialization.safe_globals(_harmless_globals()):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _harmless_globals() -> list[Any]:
+    """Give what NumPy's arrays and the states of its generators are made of; `weights_only` refuses them by itself."""
+    import _codecs
+
+    import numpy as np
+
+    kinds = [type(np.dtype(each)) for each in (*np.typecodes["All"],) if each not in "OVSUMm"]
+    array: Any = np._core.multiarray  # type: ignore[attr-defined]  # noqa: SLF001
+    return [array._reconstruct, array.scalar, np.ndarray, np.dtype, _codecs.encode, *kinds]  # noqa: SLF001
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    from samestep.proof.fingerprint import fingerprint
+
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(each, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)) and len(value) <= 1000:  # noqa: PLR2004
+        for number, each in enumerate(value):
+            yield from _leaves(each, f"{name}[{number}]")
+    else:
+        yield name, fingerprint(value)

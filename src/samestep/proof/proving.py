@@ -1,0 +1,260 @@
+"""Owns the proof of a command: reference, repeat, trials, control, verdict. Prints nothing."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from samestep import __version__
+from samestep.errors import SamestepError
+from samestep.proof.arms import Arm, Order, require_success
+from samestep.proof.baseline import references, repeated
+from samestep.proof.comparing import Difference
+from samestep.proof.diagnosis import explain
+from samestep.proof.judging import Judgement, judge
+from samestep.proof.lives import Life, Reference
+from samestep.proof.outputs import changed_outputs
+from samestep.proof.planning import Plan, Trial
+from samestep.proof.recording import Launch, ledgers_of
+from samestep.proof.result import DIVERGED, NOT_KILLED, PROVED, UNVERIFIED, Proof, TrialResult
+from samestep.proof.saves import find_saves
+from samestep.proof.starting import Attempts
+from samestep.proof.workspace import DIRECTORY
+
+SPOIL = "SAMESTEP_RECORD_SPOIL"
+"""The variable that makes the recorder flip one bit of a parameter."""
+
+_TRIES = 3
+
+
+@dataclass
+class Wishes:
+    """What is asked of a proof.
+
+    Args:
+        kills: How many trials are chosen.
+        at: Moments of kills, as `--at` gives them; with them nothing else is chosen.
+        jobs: How many trainings run at once; None: two on the CPU, one on other devices.
+        launch: Starts a process, as `subprocess.Popen` does.
+        say: Is told what happens.
+    """
+
+    kills: int = 6
+    at: Sequence[str] = ()
+    jobs: int | None = None
+    launch: Launch = subprocess.Popen
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+
+def prove(order: Order, base: Path, wishes: Wishes) -> Proof:
+    """Prove that a training is the same when it is killed and started again, or find what it loses.
+
+    Args:
+        order: What is proved.
+        base: A folder for the arms, empty or not there yet.
+        wishes: How many kills, and where.
+
+    Returns:
+        What was found.
+
+    Raises:
+        SamestepError: The command cannot be proved: it fails, trains nothing, or is too short.
+    """
+    return _Proving(order, base, wishes).run()
+
+
+class _Proving:
+    def __init__(self, order: Order, base: Path, wishes: Wishes) -> None:
+        self._order, self._base, self._wishes = order, base, wishes
+        self._proof = Proof(order.command)
+        self._references: dict[int, Reference] = {}
+        self._spoiled: Arm | None = None
+        self._attempts = Attempts()
+
+    def run(self) -> Proof:
+        begun = time.monotonic()
+        self._wishes.say("trained undisturbed …")
+        with self._attempts:
+            reference = self._run_reference()
+        trials = self._plan(reference)
+        self._attempts = Attempts()
+        with ThreadPoolExecutor(self._jobs(reference)) as pool, self._attempts:
+            repeat = pool.submit(self._run_repeat)
+            arms = [pool.submit(self._run_trial, number, trial) for number, trial in enumerate(trials, 1)]
+            self._conclude(reference, repeat, arms, trials)
+        self._proof.seconds = time.monotonic() - begun
+        return self._proof
+
+    # --- the arms ----------------------------------------------------------------------------------------
+
+    def _arm(self, name: str) -> Arm:
+        return Arm(self._order, self._base, name, self._attempts, self._wishes.launch)
+
+    def _run_reference(self) -> Arm:
+        arm = self._arm("reference")
+        outcome = arm.run()
+        require_success(outcome, self._order.command)
+        ledgers = ledgers_of(arm.workspace.ledgers(0), self._order.command)
+        self._references = references(ledgers, self._order.settings.steps)
+        self._describe(next(iter(self._references.values())), arm)
+        self._require_output(arm)
+        return arm
+
+    def _describe(self, first: Reference, arm: Arm) -> None:
+        proof, about = self._proof, arm.outcomes[0].ledgers[0].about
+        proof.steps, proof.ranks = len(first.steps), len(self._references)
+        proof.epochs = [number for number, each in enumerate(first.steps) if each.notes.get("epochs") and number]
+        proof.saves = [each.completed for each in find_saves(first.steps, first.end)]
+        proof.versions = {"samestep": __version__} | {name: str(about.get(name)) for name in ("python", "torch")}
+        if arm.workspace.skipped:
+            proof.notes.append(f"Not readable, so not in the arms: {', '.join(arm.workspace.skipped)}")
+        outside = {path for each in first.steps for path in each.notes.get("outside", [])}
+        if outside:
+            proof.notes.append(f"Each training writes to the same files outside: {', '.join(sorted(outside)[:5])}")
+        if "optimizer" in first.steps[0].parts:
+            proof.notes.append(
+                "The undisturbed training began with optimizer state, so it went on from a checkpoint in this "
+                "directory: leave it out with --leave-out."
+            )
+
+    def _require_output(self, arm: Arm) -> None:
+        words = [*self._order.command, *([DIRECTORY] if self._order.directory_argument else [])]
+        if any(DIRECTORY in each for each in words) and not arm.workspace.has_output():
+            raise SamestepError(
+                "The training writes nothing into the directory that {dir} stands for.",
+                path=" ".join(self._order.command),
+                expected="checkpoints in it",
+                hint="Give {dir} as the value of the option that names the output directory.",
+            )
+
+    def _plan(self, reference: Arm) -> list[Trial]:
+        first = next(iter(self._references.values()))
+        plan = Plan(first.steps, first.end, reference.outcomes[0].seconds)
+        if self._wishes.at:
+            return [trial for spec in self._wishes.at for trial in plan.parsed(spec)]
+        return plan.trials(self._wishes.kills)
+
+    def _jobs(self, reference: Arm) -> int:
+        is_on_cpu = all(each.about.get("device") == "cpu" for each in reference.outcomes[0].ledgers)
+        return self._wishes.jobs or (2 if is_on_cpu else 1)
+
+    def _run_repeat(self) -> Arm:
+        arm = self._arm("repeat")
+        arm.run()
+        return arm
+
+    def _run_trial(self, number: int, trial: Trial) -> Arm:
+        arm = self._killed(f"trial-{number}", trial)
+        if all(each.was_killed for each in arm.outcomes):
+            if self._spoiled is None and trial[-1].kind != "end":
+                self._spoiled = arm.twin("control")
+            arm.run()
+        return arm
+
+    def _killed(self, name: str, trial: Trial) -> Arm:
+        """Start a training, and kill it as often as the trial says.
+
+        A quick one may be done before a random moment comes: it is tried again, earlier.
+        """
+        for tries in range(_TRIES):
+            arm = self._arm(f"{name}-{tries}" if tries else name)
+            for kill in trial:
+                if not arm.run(replace(kill, at=kill.at >> tries, delay=0.0) if tries else kill).was_killed:
+                    break
+            if trial[-1].delay is None or arm.outcomes[-1].was_killed:
+                break
+        return arm
+
+    def _run_control(self) -> bool | None:
+        """Resume once more with one bit of one parameter flipped; tell whether that was noticed."""
+        if self._spoiled is None:
+            return None
+        self._spoiled.order = replace(self._order, settings=replace(self._order.settings, steps=1))
+        self._spoiled.run(extra={SPOIL: "parameters"})
+        differences = [each.first_difference for each in self._judge(self._spoiled)]
+        return any(each is not None and each.part == "parameters" for each in differences)
+
+    # --- the verdicts ------------------------------------------------------------------------------------
+
+    def _conclude(
+        self, reference: Arm, repeat: Future[Arm], arms: Sequence[Future[Arm]], trials: Sequence[Trial]
+    ) -> None:
+        outcome = repeat.result().outcomes[0]
+        require_success(outcome, self._order.command)
+        masked, self._proof.repeat = repeated(self._references, outcome.ledgers)
+        if self._proof.repeat is not None:
+            for each in arms:
+                each.cancel()
+            self._proof.reason = (
+                "Two undisturbed trainings differ already, so nothing can be said of a resume: make it "
+                "deterministic first (--seed 0 seeds it; torch.use_deterministic_algorithms(True))."
+            )
+            return
+        self._wishes.say("trained again: the same")
+        self._references = masked
+        self._proof.masked = sorted({part for each in masked.values() for part in each.masked})
+        for trial, future in zip(trials, arms, strict=True):
+            result = self._result(reference, future.result(), trial)
+            self._proof.trials.append(result)
+            self._wishes.say(result.summary)
+        self._name_verdict()
+
+    def _name_verdict(self) -> None:
+        proof = self._proof
+        verdicts = {each.verdict for each in proof.trials}
+        if proof.cause is not None and proof.cause.verdict != "unstable":
+            proof.verdict, proof.reason = DIVERGED, proof.cause.explanation
+        elif "unstable" in verdicts:
+            proof.reason = "A training differed from the reference before it was killed: it is not deterministic."
+        elif PROVED not in verdicts:
+            proof.reason = "No training could be killed at the chosen moments."
+        else:
+            proof.control = self._run_control()
+            is_sound = proof.control is not False
+            proof.verdict = PROVED if is_sound else UNVERIFIED
+            proof.reason = (
+                "Every step after every resume is the same, bit for bit."
+                if is_sound
+                else "A resume with one flipped bit was not noticed, so this proof cannot be trusted."
+            )
+
+    def _judge(self, arm: Arm) -> list[Judgement]:
+        lives = arm.lives()
+        return [judge(reference, lives.get(rank, [Life([]), Life([])])) for rank, reference in self._references.items()]
+
+    def _result(self, reference: Arm, arm: Arm, trial: Trial) -> TrialResult:
+        steps = [max((len(one.steps) for one in each.ledgers), default=0) for each in arm.outcomes]
+        if len(arm.outcomes) <= len(trial):
+            text = "It ended before the moment came."
+            return TrialResult(trial, NOT_KILLED, explanation=text, steps=steps)
+        judgements = dict(zip(self._references, self._judge(arm), strict=True))
+        rank = next((rank for rank, each in judgements.items() if each.verdict != PROVED), next(iter(judgements)))
+        judgement = self._with_its_end(judgements[rank], arm, trial)
+        if judgement.verdict == PROVED and not self._references[rank].is_cut:
+            judgement = self._with_its_output(judgement, reference, arm)
+        findings = explain(self._references[rank], judgement)
+        return TrialResult.of(judgement, trial, findings, rank, steps)
+
+    def _with_its_end(self, judgement: Judgement, arm: Arm, trial: Trial) -> Judgement:
+        """Tell of a resumed process that failed; what differs before says more."""
+        last = arm.outcomes[-1]
+        if last.status == 0 or judgement.verdict not in {PROVED, "from_scratch", "skipped_steps"}:
+            return judgement
+        if trial[-1].kind == "end":
+            self._proof.notes.append("It had come to its end, and fails when it is started again.")
+            return judgement
+        found = "did not end in time" if last.status is None else f"ended with exit status {last.status}"
+        told = f": {last.tail[-1]}" if last.tail else "."
+        return replace(judgement, verdict="crashed", explanation=f"The resumed process {found}{told}")
+
+    def _with_its_output(self, judgement: Judgement, reference: Arm, arm: Arm) -> Judgement:
+        changed = changed_outputs(reference.workspace.folder, self._base / "repeat", arm.workspace.folder)
+        if not changed:
+            return judgement
+        difference = Difference(self._proof.steps, "files", "; ".join(changed[:5]), ("files",))
+        text = "Every step is the same, and yet what is written in the end is not."
+        return replace(
+            judgement, verdict=DIVERGED, first_difference=difference, not_restored=["files"], explanation=text
+        )

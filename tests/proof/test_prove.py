@@ -1,0 +1,235 @@
+"""What a person learns who gives `samestep prove` a training: it is exact, it is not, or it cannot be proved."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from samestep.errors import SamestepError
+from samestep.proof import proving
+from samestep.proof.arms import Order
+from samestep.proof.proving import Wishes, prove
+from samestep.proof.recording import Settings
+
+SOUND = """
+import os
+import sys
+
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.randn(24, 4)
+epoch = 0
+if os.path.exists("last.pt"):
+    saved = torch.load("last.pt")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    epoch = saved["epoch"]
+    torch.set_rng_state(saved["random"])
+for epoch in range(epoch, 3):
+    for batch in torch.utils.data.DataLoader(data, 8, shuffle=True):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": epoch + 1,
+            "random": torch.get_rng_state(),
+        },
+        "last.tmp",
+    )
+    os.replace("last.tmp", "last.pt")
+"""
+"""A training of 9 steps in 3 epochs, saved behind each."""
+
+
+def without(text, *lines):
+    """Leave lines out of a text in which each stands once."""
+    for line in lines:
+        assert text.count(line) == 1
+        text = text.replace(line, "")
+    return text
+
+
+def test_sound(proved):
+    """A training that restores everything is proved, with a control that notices one flipped bit."""
+    found = proved(SOUND)
+    assert (found.verdict, found.control, found.steps) == ("proved", True, 9)
+    assert found.epochs == [3, 6]
+    assert found.saves == [3, 6, 9]
+    assert {each.kills[0].kind for each in found.trials} >= {"step", "epoch", "save", "end"}
+    assert sum(each.compared for each in found.trials) > 9
+
+
+def test_every_operation(proved):
+    """`--at saves` kills before each operation of each save and in the middle of each file, and all are proved."""
+    found = proved(SOUND, at=["saves"])
+    assert [each.verdict for each in found.trials] == ["proved"] * 9  # two operations and one file, three times
+    assert found.verdict == "proved"
+
+
+def test_nothing_outside(proved, tmp_path):
+    """The working directory is as it was, although the training writes into it."""
+    proved(SOUND, at=["step:4"])
+    assert [each.name for each in (tmp_path / "project").iterdir()] == ["train.py"]
+
+
+def test_json(proved):
+    """What is found can be written as JSON, with the fields that are promised."""
+    found = json.loads(json.dumps(proved(without(SOUND, '    torch.set_rng_state(saved["random"])\n')).as_json()))
+    assert found["verdict"] == "diverged"
+    trial = found["trials"][0]
+    assert {"kill", "resumed_from", "verdict", "first_difference", "restored", "not_restored"} <= trial.keys()
+    assert trial["resumed_from"] == 3
+    assert trial["first_difference"]["step"] == 3
+    assert trial["first_difference"]["part"] == "batch"
+    assert trial["restored"] == ["parameters", "optimizer", "learning_rate"]
+    assert trial["not_restored"] == ["batch", "random.torch"]
+    assert "first epoch" in trial["findings"][0]["what"]
+
+
+def test_unsteady(proved):
+    """A training that is not the same twice is unverified, with the first step and part that differ."""
+    found = proved(SOUND.replace("torch.manual_seed(0)", "torch.seed()"))
+    assert found.verdict == "unverified"
+    assert (found.repeat.step, found.repeat.part) == (0, "parameters")
+    assert "--seed" in found.reason
+
+
+def test_seeded(proved):
+    """`--seed` makes a proof of a training that seeds nothing; a resume then draws the same numbers once more."""
+    found = proved(without(SOUND, "torch.manual_seed(0)\n"), at=["step:4"], settings=Settings(seed=1))
+    assert found.verdict == "proved"
+
+
+def test_cut(proved):
+    """With `--steps` each process ends after so many steps, and what was made until then is compared."""
+    found = proved(SOUND.replace("range(epoch, 3)", "range(epoch, 3000)"), at=["step:4"], settings=Settings(steps=8))
+    assert (found.verdict, found.steps) == ("proved", 8)
+    assert found.trials[0].compared == 5
+
+
+def test_sparse(proved):
+    """With `--every` the large parts are compared at the steps at which the reference has them."""
+    found = proved(SOUND, at=["step:5"], settings=Settings(every=2))
+    assert found.verdict == "proved"
+    found = proved(
+        without(SOUND, '    optimizer.load_state_dict(saved["optimizer"])\n'),
+        at=["step:8"],
+        settings=Settings(every=2),
+        name="lost",
+    )
+    assert found.verdict == "diverged"
+    assert found.trials[0].first_difference.part == "optimizer"
+
+
+def test_unnoticed_control(proved, monkeypatch):
+    """Where a spoiled resume is not noticed nothing is proved."""
+    monkeypatch.setattr(proving, "SPOIL", "SOMETHING_ELSE")
+    found = proved(SOUND, at=["step:4"])
+    assert (found.verdict, found.control) == ("unverified", False)
+
+
+def test_resume_command(proved):
+    """A resume command that is given is the one that is started after a kill."""
+    resumable = SOUND.replace('if os.path.exists("last.pt"):', 'if "--resume" in sys.argv:')
+    found = proved(resumable, at=["step:4"], resume=["python", "train.py", "--resume"])
+    assert found.verdict == "proved"
+    assert found.trials[0].resumed_from == [3]
+
+
+def test_resume_from_scratch(proved):
+    """A resume command that starts anew although a checkpoint is there is found, whatever it ends with."""
+    found = proved(SOUND.replace('if os.path.exists("last.pt"):', 'if "--resume" in sys.argv:'), at=["step:4"])
+    assert found.verdict == "diverged"
+    assert found.trials[0].verdict == "from_scratch"
+    assert "step 3 was complete" in found.reason
+
+
+def test_never_saved(proved):
+    """A training that saves nothing starts from scratch, and that is said."""
+    found = proved(SOUND.split("    torch.save(", maxsplit=1)[0], at=["step:4"])
+    assert found.trials[0].verdict == "from_scratch"
+    assert "writes nothing" in found.reason
+
+
+def test_crash(proved):
+    """A resume that fails is told with the last line that it printed."""
+    found = proved(SOUND.replace('saved["epoch"]', 'saved["iteration"]'), at=["step:4"])
+    assert (found.verdict, found.trials[0].verdict) == ("diverged", "crashed")
+    assert "KeyError: 'iteration'" in found.reason
+
+
+def test_goes_on(proved):
+    """A finished training that goes on when it is started again is found."""
+    found = proved(SOUND.replace("range(epoch, 3)", "range(epoch, epoch + 3)"), at=["end"])
+    assert found.trials[0].verdict == "repeated_steps"
+    assert "9 steps more" in found.reason
+
+
+def test_begins_anew(proved):
+    """A finished training may begin anew when it is started again."""
+    found = proved(SOUND + '\nos.remove("last.pt")\n', at=["end"])
+    assert found.verdict == "proved"
+
+
+def test_own_checkpoint(proved, tmp_path):
+    """Where the undisturbed training goes on from a checkpoint of the user's, that is said."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(SOUND.replace("range(epoch, 3)", "range(epoch, 1)"))
+    subprocess.run([sys.executable, "train.py"], cwd=project, check=True)
+    found = proved(SOUND, at=["step:2"])
+    assert found.steps == 6
+    assert any("--leave-out" in each for each in found.notes)
+    assert proved(SOUND, at=["step:4"], left_out=["*.pt"], name="left").notes == []
+
+
+MISTAKES = {
+    "it fails": ("raise ValueError('no data')", {}, "does not come to its end", "ValueError: no data"),
+    "no training": ("import torch", {}, "No optimizer made a step", None),
+    "no torch": ("print(1)", {}, "No optimizer made a step", None),
+    "too short": (SOUND.split("    for batch", maxsplit=1)[0] + "    optimizer.step(); break", {}, "too short", None),
+    "{dir} is ignored": (SOUND, {"command": ["python", "train.py", "{dir}"]}, "{dir}", None),
+    "no such moment": (SOUND, {"at": ["step:9"]}, "no such moment", "9"),
+    "no such epoch": (SOUND, {"at": ["epoch:7"]}, "no such moment", "7"),
+    "no such operation": (SOUND, {"at": ["save:1.3"]}, "no such moment", "3"),
+    "no moment": (SOUND, {"at": ["tomorrow"]}, "not understood", "tomorrow"),
+    "no number": (SOUND, {"at": ["step"]}, "number", "step"),
+    "outside": (SOUND.replace('"last.tmp"', '"/proc/x"'), {}, "does not come to its end", None),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake, proved):
+    """What a person gets wrong is told in one sentence."""
+    text, options, message, found = MISTAKES[mistake]
+    with pytest.raises(SamestepError) as raised:
+        proved(text, **options)
+    assert message in raised.value.message
+    if found is not None:
+        assert found in str(raised.value)
+
+
+def test_no_command(tmp_path):
+    """A command that is not there is told in one sentence."""
+    project = tmp_path / "project"
+    project.mkdir()
+    with pytest.raises(SamestepError, match="cannot be started"):
+        prove(Order(["no-such-command"], project), tmp_path / "arms", Wishes())
+
+
+def test_original_output(proved, tmp_path):
+    """A training that would overwrite what the user has, by an absolute path, is stopped before it does."""
+    kept = tmp_path / "project" / "last.pt"
+    kept.parent.mkdir()
+    kept.write_bytes(b"mine")
+    with pytest.raises(SamestepError, match="does not come to its end") as raised:
+        proved(SOUND.replace('"last.tmp"', f'"{kept}"').replace('os.path.exists("last.pt")', "False"))
+    assert kept.read_bytes() == b"mine"
+    assert "{dir}" in str(raised.value)

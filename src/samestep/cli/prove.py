@@ -15,7 +15,6 @@ from samestep.errors import SamestepError
 if TYPE_CHECKING:
     from samestep.proof.arms import Order
     from samestep.proof.proving import Wishes
-    from samestep.proof.result import Proof, TrialResult
 
 
 @click.command(
@@ -34,24 +33,33 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), help="How many trainings run at once (2; on a GPU 1).")
 @click.option("--timeout", type=float, help="Seconds after which a process that does not end is killed.")
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="A new directory for all that is made.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write what was found as a page, too.")
 @output.json_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
-def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, **options: Any) -> int:
+def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, html: Path | None, **options: Any) -> int:
     """Train with COMMAND undisturbed, kill it at several moments, start it again, and compare every step.
 
     COMMAND is a PyTorch training as it is; it runs in copies of this directory, so nothing here is changed. Where it
     writes elsewhere, {dir} in it stands for a directory of each training's own. Exit status: 0 proved, 1 it is another
     training after a kill, 2 it cannot be proved, 3 unverified: it is not the same twice even when nobody kills it.
     """
+    from samestep.proof import telling
+    from samestep.proof.page import require_writable
     from samestep.proof.proving import prove
     from samestep.proof.result import STATUS
 
+    if html is not None:
+        require_writable(html)
     with _folder(keep) as base:
         found = prove(_order(command, options), Path(base), _wishes(options, is_quiet=as_json))
+    described = found.as_json()
     if as_json:
-        output.print_json(found.as_json())
+        output.print_json(described)
     else:
-        _print(found)
+        for line in telling.lines(described):
+            output.say(line)
+    if html is not None:
+        _write_page(html, described)
     return STATUS[found.verdict]
 
 
@@ -90,40 +98,11 @@ def _wishes(options: Mapping[str, Any], *, is_quiet: bool) -> "Wishes":
     return Wishes(options["kills"], options["at"], options["jobs"], say=(lambda _: None) if is_quiet else output.say)
 
 
-def _print(found: "Proof") -> None:
-    """Print the verdict and, of the first trial that failed, what it lost."""
-    if found.masked:
-        output.say(f"  differs even without a kill, and nothing follows from it: {', '.join(found.masked)}")
-    for note in found.notes:
-        output.say(f"  {note}")
-    compared = sum(each.compared for each in found.trials)
-    headline = {
-        "proved": f"Proved: killed {len(found.trials)} times, and {compared} steps after it are the same bit for bit.",
-        "diverged": "Diverged: after a kill this is another training.",
-        "unverified": "Unverified.",
-    }[found.verdict]
-    output.say("")
-    output.say(f"{headline} {found.reason if found.verdict != 'proved' else ''}".rstrip())
-    if found.repeat is not None:
-        output.say(f"  step {found.repeat.step}: {found.repeat.part} differs: {found.repeat.detail}")
-    if found.cause is not None:
-        _print_cause(found.cause)
-    output.say(f"  ({found.seconds:.0f} s)")
+def _write_page(path: Path, described: Mapping[str, Any]) -> None:
+    """Write the page behind the result: a disk that is full by now costs the page, not the proof."""
+    from samestep.proof.page import write_page
 
-
-def _print_cause(cause: "TrialResult") -> None:
-    kills = ", and again ".join(map(str, cause.kills))
-    output.say("")
-    output.say(f"  killed         {kills}")
-    if cause.resumed_from:
-        output.say(f"  went on from   step {cause.resumed_from[-1]}")
-    if cause.first_difference is not None:
-        rank = f" of rank {cause.rank}" if cause.rank else ""
-        output.say(f"  differs from   step {cause.first_difference.step}{rank} on: {cause.first_difference.part} first")
-    output.say(f"  restored       {', '.join(cause.restored) or 'nothing'}")
-    output.say(f"  not restored   {', '.join(cause.not_restored) or 'nothing'}")
-    for finding in cause.findings:
-        output.say("")
-        output.say(f"  {finding.part}: {finding.what}")
-        output.say(f"    PyTorch:  {finding.repair}")
-        output.say(f"    samestep: {finding.with_samestep}")
+    try:
+        write_page(path, described)
+    except OSError as error:
+        output.warn(f"samestep: The page was not written: {error.strerror or error}: {path}")

@@ -51,7 +51,7 @@ class Kill:
     def as_json(self) -> dict[str, Any]:
         """Give it as the command line's `--json` does."""
         given = {"operation": self.operation, "bytes": self.bytes, "what": self.what or None, "delay": self.delay}
-        return {"kind": self.kind, "at": self.at, "rank": self.rank} | {
+        return {"kind": self.kind, "at": self.at, "rank": self.rank, "words": str(self)} | {
             key: value for key, value in given.items() if value is not None
         }
 

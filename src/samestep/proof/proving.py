@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from samestep import __version__
@@ -75,6 +76,7 @@ class _Proving:
 
     def run(self) -> Proof:
         begun = time.monotonic()
+        self._proof.begun = datetime.now(UTC).isoformat(timespec="seconds")
         self._wishes.say("trained undisturbed …")
         with self._attempts:
             reference = self._run_reference()

@@ -113,6 +113,7 @@ class Proof:
         control: Whether a spoiled resume was noticed; None if it was not needed.
         trials: The trials.
         notes: What else should be known.
+        begun: When it began, in UTC, as ISO 8601 writes it.
         seconds: How long it took.
         versions: Of Python, torch and samestep.
     """
@@ -129,6 +130,7 @@ class Proof:
     control: bool | None = None
     trials: list[TrialResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    begun: str = ""
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -152,6 +154,7 @@ class Proof:
             "control": self.control,
             "trials": [each.as_json() for each in self.trials],
             "notes": list(self.notes),
+            "begun": self.begun,
             "seconds": round(self.seconds, 3),
             "versions": dict(self.versions),
         }

@@ -5,8 +5,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from brute import EXACT, difference, text_of, train
 from forked import forker
-from lives import EXACT, difference, text_of, train
 
 
 def main(names):

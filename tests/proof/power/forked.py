@@ -69,7 +69,6 @@ def _child(request, writing):
     status = 1
     try:
         os.setsid()  # its workers die with it, as they do when a machine is lost
-        pass
         os.chdir(request["folder"])
         os.environ.update(request["environment"])
         output = os.open("../output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Accumulates the gradients of three micro-batches; windows go over epochs' edges, and checkpoints lie at their ends."""
+"""Accumulates the gradients of three micro-batches; windows go over epochs' edges, saves come behind them."""
 
 import os
 

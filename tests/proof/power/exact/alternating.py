@@ -14,7 +14,7 @@ def load_slot(path):
         return torch.load(path, weights_only=True)
     except FileNotFoundError:
         return None
-    except Exception as error:  # a save that was cut short: zip, pickle and torch say it in many ways
+    except Exception as error:  # a save that was cut short is told in many ways
         print(f"{path} is damaged ({type(error).__name__})")
         return None
 

@@ -88,13 +88,15 @@ def main():
         print(f"epoch {epoch}: loss {total / len(loader):.4f}")
 
         rng = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
-        save_checkpoint({
-            "epoch": epoch + 1,
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "scheduler": scheduler.state_dict(),
-            "rng": rng,
-        })
+        save_checkpoint(
+            {
+                "epoch": epoch + 1,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+                "rng": rng,
+            }
+        )
 
     torch.save(model.state_dict(), "model.pt")
 

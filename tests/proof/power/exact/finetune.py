@@ -1,4 +1,4 @@
-"""Fine-tunes: the body is frozen in the first two epochs, then all is trained, with another learning rate for the body."""
+"""Fine-tunes: the body is frozen for two epochs, then all is trained, each part at a rate of its own."""
 
 import os
 
@@ -25,10 +25,12 @@ def main():
     x = torch.randn(36, 10)
     y = x[:, :4].argmax(1)
     model = Classifier()
-    optimizer = torch.optim.AdamW([
-        {"params": model.body.parameters(), "lr": 0.003},
-        {"params": model.head.parameters(), "lr": 0.02},
-    ])
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": model.body.parameters(), "lr": 0.003},
+            {"params": model.head.parameters(), "lr": 0.02},
+        ]
+    )
     first_epoch = 0
     if os.path.exists(CHECKPOINT):
         checkpoint = torch.load(CHECKPOINT, weights_only=True)

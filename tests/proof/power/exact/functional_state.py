@@ -3,7 +3,6 @@
 import os
 
 import torch
-import torch.nn.functional as F
 
 STEPS, SAVE_EVERY, BATCH = 24, 4, 6
 CHECKPOINT = "checkpoint.pt"

@@ -36,7 +36,7 @@ def main():
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=7)
     loader = DataLoader(dataset, batch_size=6, sampler=sampler)
     model = build_model()
-    optimizer = torch.optim.Rprop(model.parameters(), lr=0.002)
+    optimizer = torch.optim.ASGD(model.parameters(), lr=0.05, t0=10)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2], gamma=0.5)
     history = []
     if os.path.isfile(CHECKPOINT):

@@ -91,11 +91,12 @@ class Trainer:
 
     def batches(self):
         """Go on where the step stands: each epoch has a generator of its own."""
-        while self.step < self.epochs * self.steps_per_epoch:
+        total = self.epochs * self.steps_per_epoch
+        while self.step < total:
             epoch, done = divmod(self.step, self.steps_per_epoch)
             generator = torch.Generator().manual_seed(1000 + epoch)
             for number, batch in enumerate(DataLoader(self.data, 4, shuffle=True, generator=generator)):
-                if number >= done:
+                if number >= done and self.step < total:
                     yield batch
 
     def train(self):

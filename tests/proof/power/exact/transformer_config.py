@@ -121,7 +121,7 @@ def main():
         scheduler.step()
         step += 1
         if step % config.save_every == 0 or step == config.steps:
-            print(f"step {step}: loss {loss.item():.4f}, on the first window {evaluate(model, tokens):.4f}")
+            print(f"step {step}: loss {loss.item():.4f}, evaluated {evaluate(model, tokens):.4f}")
             checkpoint = {
                 "config": asdict(config),
                 "model": model.state_dict(),

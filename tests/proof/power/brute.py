@@ -10,7 +10,6 @@ from pathlib import Path
 from forked import BEFORE, BEHIND, STEP, TORN
 
 EXACT = Path(__file__).with_name("exact")
-MOST_LIVES = 6
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,23 @@ def _while_equal(left, right):
 
 def _other(left, right):
     return ", ".join(sorted(name for name in {*left, *right} if left.get(name) != right.get(name)))
+
+
+def undisturbed(exact, training):
+    """Tell whether a training that was never killed is the exact one, whatever else its checkpoints hold."""
+    results = [
+        {name: each for name, each in one.files.items() if "checkpoint" not in name} for one in (exact, training)
+    ]
+    return exact.lives[0][1] == training.lives[0][1] and results[0] == results[1]
+
+
+def chosen(moments, *, whole=False):
+    """Give a few of the moments, the later ones first, since more can be lost there."""
+    if whole:
+        return moments
+    steps = [each for each in moments if each[0] == STEP]
+    places = (len(steps) * 7 // 8, len(steps) * 5 // 8, len(steps) * 3 // 8, len(steps) // 8)
+    return [*(steps[each] for each in places), moments[-1]]
 
 
 @cache

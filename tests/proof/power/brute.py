@@ -19,6 +19,7 @@ class Training:
     Args:
         lives: Per life its exit status, digests of its steps, and after how many of them it saved a checkpoint last.
         files: A digest of the content of each file that is left.
+        moments: All moments in which the first life could be killed.
     """
 
     lives: tuple[tuple[int, tuple[str, ...], int], ...]
@@ -67,8 +68,8 @@ def moments_of(noted):
     """Give all moments in which a life with these notes can be killed."""
     steps = sum("step" in each for each in noted)
     saves = [each["saved"] for each in noted if "saved" in each]
-    written = sum(1 for each in noted if "saved" in each and not each.get("renamed"))
-    renamed = len(saves) - written
+    renamed = sum("renamed" in each for each in noted)
+    written = len(saves) - renamed
     torn = [(TORN, count) for count in range(written)]
     around = [(kind, count) for count in range(renamed) for kind in (BEFORE, BEHIND)]
     return (*((STEP, count) for count in range(steps)), *torn, *around)
@@ -118,14 +119,14 @@ def _feed(whole, value):
 
 def difference(reference, training):
     """Say how a training that was killed is not the one that was left alone; "" if it is."""
-    (_, expected, _) = reference.lives[0]
-    reached, saved = 0, -1
-    for number, (status, steps, saved_here) in enumerate(training.lives):
+    expected = reference.lives[0][1]
+    reached, saved = 0, 0
+    for status, steps, saved_here in training.lives:
         if status not in {0, -9}:
             return "crashed"
         begin = _begin(expected, steps, reached)
-        if number and steps and begin != (max(saved, 0) if saved >= 0 or number else 0):
-            return _where(begin, max(saved, 0))
+        if steps and begin != saved:
+            return _where(begin, saved)
         if expected[begin : begin + len(steps)] != steps:
             same = sum(1 for _ in _while_equal(expected[begin:], steps))
             more = "ran on" if begin + same >= len(expected) else "other parameters"
@@ -167,9 +168,9 @@ def undisturbed(exact, training):
 
 
 def chosen(moments, *, whole=False):
-    """Give a few of the moments, the later ones first, since more can be lost there."""
+    """Give a few of the moments, or all of them; later ones and those within a save first, since more is lost there."""
     if whole:
-        return moments
+        return moments[::-1]
     steps = [each for each in moments if each[0] == STEP]
     places = (len(steps) * 7 // 8, len(steps) * 5 // 8, len(steps) * 3 // 8, len(steps) // 8)
     return [*(steps[each] for each in places), moments[-1]]

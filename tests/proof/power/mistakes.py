@@ -17,7 +17,8 @@ class Mistake:
         parts: The parts of which one must be named as the cause, the best first; none where the verdict says it all.
             Besides those of a ledger: "steps" (another number of steps), "objects" (copies, counters, best scores)
             and "files" (the final output).
-        verdict: What the prover says.
+        verdict: What the prover says. A training that is the reference to its end and then goes on is
+            "repeated_steps", one that ends early "skipped_steps"; with a part that differs before, "diverged".
         explanation: What goes wrong, for the page.
         undisturbed: Whether a training that is never killed still ends with the bits of the exact script.
         files: Files that are others in every run, whatever is killed.
@@ -734,7 +735,6 @@ FILES = (
         (),
         "crashed",
         "`weights_only=True` refuses the NumPy integer that the script has saved itself.",
-        undisturbed=False,
     ),
     Mistake(
         "untracked scheduler",

@@ -3,7 +3,7 @@
 import pytest
 from brute import EXACT, STEP, TORN, chosen, difference, text_of, train, undisturbed
 from forked import BEHIND, forker
-from mistakes import FILES, HARMLESS, MISTAKES, spoiled
+from mistakes import HARMLESS, MISTAKES, SAVES, spoiled
 
 SCRIPTS = sorted(each.stem for each in EXACT.glob("*.py"))
 PARTS = {
@@ -65,7 +65,7 @@ def test_every_mistake_has_a_consequence(mistake, run, tmp_path):
     assert reference.lives[0][0] == 0
     exact = train(run, text_of(mistake.script), tmp_path / "exact")
     assert undisturbed(exact, reference) == mistake.undisturbed
-    kills = chosen(reference.moments, whole=mistake in FILES)
+    kills = chosen(reference.moments, saves=mistake in SAVES)
     found = (difference(reference, train(run, spoiled(mistake), tmp_path / "killed", [kill])) for kill in kills)
     assert any(found)
 

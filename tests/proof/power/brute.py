@@ -167,11 +167,11 @@ def undisturbed(exact, training):
     return exact.lives[0][1] == training.lives[0][1] and results[0] == results[1]
 
 
-def chosen(moments, *, whole=False):
-    """Give a few of the moments, or all of them; later ones and those within a save first, since more is lost there."""
-    if whole:
-        return moments[::-1]
+def chosen(moments, *, saves=False):
+    """Give a few of the moments behind steps, or all those around and within saves; late ones first."""
     steps = [each for each in moments if each[0] == STEP]
+    if saves:
+        return [each for each in moments[::-1] if each[0] != STEP]
     places = (len(steps) * 7 // 8, len(steps) * 5 // 8, len(steps) * 3 // 8, len(steps) // 8)
     return [*(steps[each] for each in places), moments[-1]]
 

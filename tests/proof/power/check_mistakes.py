@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brute import chosen, difference, text_of, train, undisturbed
 from forked import forker
-from mistakes import FILES, HARMLESS, MISTAKES, spoiled
+from mistakes import HARMLESS, MISTAKES, SAVES, spoiled
 
 
 def main(names):
@@ -21,7 +21,7 @@ def main(names):
             same = undisturbed(exact, reference)
             found, total = Counter(), Counter()
             examples = {}
-            for kill in chosen(reference.moments, whole=mistake in FILES):
+            for kill in chosen(reference.moments, saves=mistake in SAVES):
                 wrong = difference(reference, train(run, spoiled(mistake), Path(place) / "killed", [kill]))
                 total[kill[0]] += 1
                 found[kill[0]] += bool(wrong)

@@ -287,6 +287,19 @@ RATES = (
         "diverged",
         "ReduceLROnPlateau forgets the best loss: it lowers the rate an epoch later.",
     ),
+    Mistake(
+        "untracked scheduler",
+        "samestep_run",
+        (
+            (
+                "    run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)\n",
+                "    run.track(model=model, optimizer=optimizer, loader=loader)\n",
+            ),
+        ),
+        ("learning_rate", "objects"),
+        "diverged",
+        "With samestep, too, what is not tracked does not come back (it says so).",
+    ),
 )
 
 GENERATORS = (
@@ -633,7 +646,7 @@ COPIES = (
     ),
 )
 
-FILES = (
+SAVES = (
     Mistake(
         "save in place",
         "transformer_config",
@@ -677,6 +690,10 @@ FILES = (
         "crashed",
         "Two checkpoints in turn are of no use if a damaged one ends the script.",
     ),
+)
+"""Those that only a kill within a save brings out."""
+
+LOADS = (
     Mistake(
         "checkpoint ignored",
         "averaged_model",
@@ -736,22 +753,9 @@ FILES = (
         "crashed",
         "`weights_only=True` refuses the NumPy integer that the script has saved itself.",
     ),
-    Mistake(
-        "untracked scheduler",
-        "samestep_run",
-        (
-            (
-                "    run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)\n",
-                "    run.track(model=model, optimizer=optimizer, loader=loader)\n",
-            ),
-        ),
-        ("learning_rate", "objects"),
-        "diverged",
-        "With samestep, too, what is not tracked does not come back (it says so).",
-    ),
 )
 
-MISTAKES = (*STATE, *RATES, *GENERATORS, *DATA, *COPIES, *FILES)
+MISTAKES = (*STATE, *RATES, *GENERATORS, *DATA, *COPIES, *SAVES, *LOADS)
 
 HARMLESS = (
     Mistake(

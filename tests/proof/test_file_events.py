@@ -153,7 +153,7 @@ def test_a_link_is_replaced_by_a_copy_before_it_is_written_through(trials):
 
 def test_other_places_are_allowed_and_noted():
     """Outside both directories all is allowed; files count as outside, but not caches, devices and temporary ones."""
-    guard = Guard(Path("/somewhere/arm"), Path("/somewhere/original"), Path("/somewhere/ledgers"))
+    guard = Guard(Path("/somewhere/arm"), [Path("/somewhere/original")], Path("/somewhere/ledgers"))
     home = os.path.realpath(Path.home())
     noted = ["/somewhere/else", f"{home}/results", "/somewhere/original-2/x"]
     silent = ["/somewhere/arm/x", "/somewhere/ledgers/x", "/dev/pts/x", f"{TEMPORARY}/x", f"{home}/.cache/x"]
@@ -165,7 +165,7 @@ def test_other_places_are_allowed_and_noted():
 def test_caches_below_the_original_directory_stay_writable(tmp_path):
     """Who proves in the home directory, or in /, still has caches, devices and temporary files."""
     home = os.path.realpath(Path.home())
-    guard = Guard(tmp_path / "arm", Path("/"), tmp_path / "ledgers")
+    guard = Guard(tmp_path / "arm", [Path("/")], tmp_path / "ledgers")
     for place in ("/dev/null", f"{TEMPORARY}/x", f"{home}/.cache/x", f"{tmp_path}/arm/x"):
         assert guard.admit(Change("open", place, opens=True)) is None
     (tmp_path / "ledgers").mkdir()

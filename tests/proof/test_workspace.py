@@ -295,12 +295,12 @@ def test_a_program_that_was_left_out_is_the_originals(arm, project):
 
 
 def test_an_arm_names_itself_in_the_environment(arm, project):
-    """The processes of an attempt are told their arm, the guarded directory, their prover and where they are."""
+    """The processes of an attempt are told their arm, what is guarded (also beside it), their prover, their place."""
     made = arm()
     assert made.environment(1) == {
         "SAMESTEP_RECORD": str(made.folder / "ledgers-1"),
         "SAMESTEP_RECORD_DIR": str(made.folder),
-        "SAMESTEP_RECORD_GUARDED": str(project),
+        "SAMESTEP_RECORD_GUARDED": os.pathsep.join([str(project), str(project.with_name("data"))]),
         "SAMESTEP_RECORD_PROVER": str(os.getpgrp()),
         "PWD": str(made.directory),
     }

@@ -48,8 +48,9 @@ def first_difference(
     """
     for left, right in zip(expected, found, strict=False):
         parts = differing(left, right, ignored)
-        if parts and parts != ["variables"]:  # a clock, a path: nothing follows from it
-            return Difference(left.number, parts[0], detail(parts[0], left, right), tuple(parts), rank)
+        causes = [part for part in parts if part != "variables"]  # a clock, a path: nothing follows from them
+        if causes:
+            return Difference(left.number, causes[0], detail(causes[0], left, right), tuple(parts), rank)
     if len(expected) == len(found):
         return None
     shorter = min(len(expected), len(found))

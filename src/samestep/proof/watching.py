@@ -118,6 +118,10 @@ class Watch:
             self._indices += [] if each.indices is None else [each.indices]
         self._handed.clear()
 
+    def is_idle(self) -> bool:
+        """Tell whether nothing was trained since the last step: no forward, no backward."""
+        return not self._inputs and not self._losses
+
     # --- what a step takes -------------------------------------------------------------------------------
 
     def take(self) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, Any]]:

@@ -455,7 +455,7 @@ DATA = (
         "stepwise",
         (without('        skip = checkpoint["batches_done"]\n'),),
         ("batch",),
-        "diverged",
+        "repeated_steps",
         "The epoch begins again in its middle: batches are seen twice.",
     ),
     Mistake(
@@ -463,7 +463,7 @@ DATA = (
         "stepwise",
         (("        skip = 0\n\n", "\n"),),
         ("batch", "steps"),
-        "diverged",
+        "skipped_steps",
         "The number of batches to skip is not set back (accelerate 1451).",
     ),
     Mistake(
@@ -619,7 +619,7 @@ COPIES = (
         "early_stopping",
         (without('        stopping.best = checkpoint["best"]\n'),),
         ("objects", "files", "steps"),
-        "diverged",
+        "repeated_steps",
         "The first score after a resume is the best yet: worse weights replace the best ones.",
     ),
     Mistake(
@@ -716,27 +716,6 @@ LOADS = (
         'The last name is taken, and "step-9" comes behind "step-12".',
     ),
     Mistake(
-        "best checkpoint instead of the last",
-        "early_stopping",
-        (
-            (
-                "    if os.path.exists(LAST):\n        checkpoint = torch.load(LAST, ",
-                "    if os.path.exists(BEST):\n        checkpoint = torch.load(BEST, ",
-            ),
-            (
-                'atomic_save({"model": model.state_dict(), "epoch": epoch, "score": score}, BEST)\n',
-                "atomic_save(\n"
-                '                {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch,\n'
-                '                 "best": stopping.best, "bad_epochs": stopping.bad_epochs}, BEST\n'
-                "            )\n",
-            ),
-        ),
-        (),
-        "older_checkpoint",
-        "A resume goes back to the best epoch, not to the last.",
-        undisturbed=False,
-    ),
-    Mistake(
         "checkpoint refused on load",
         "dataset_generator",
         (
@@ -756,6 +735,32 @@ LOADS = (
 )
 
 MISTAKES = (*STATE, *RATES, *GENERATORS, *DATA, *COPIES, *SAVES, *LOADS)
+
+LIMITS = (
+    Mistake(
+        "best checkpoint instead of the last",
+        "early_stopping",
+        (
+            (
+                "    if os.path.exists(LAST):\n        checkpoint = torch.load(LAST, ",
+                "    if os.path.exists(BEST):\n        checkpoint = torch.load(BEST, ",
+            ),
+            (
+                'atomic_save({"model": model.state_dict(), "epoch": epoch, "score": score}, BEST)\n',
+                "atomic_save(\n"
+                '                {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch,\n'
+                '                 "best": stopping.best, "bad_epochs": stopping.bad_epochs}, BEST\n'
+                "            )\n",
+            ),
+        ),
+        (),
+        "older_checkpoint",
+        "A resume goes back to the best epoch, not to the last: work is done twice, with the same bits in the end. "
+        "A newer file of another name may hold less, so that it was passed over is no fault for sure.",
+        undisturbed=False,
+    ),
+)
+"""What a proof does not see, with the reason in the explanation."""
 
 HARMLESS = (
     Mistake(

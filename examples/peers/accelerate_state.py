@@ -1,8 +1,9 @@
-"""Accelerate's save_state, saving each few steps. How to run it: `python accelerate_state.py [--noise] [--workers N] `.
+"""Accelerate's save_state, saving each few steps.
 
-Follows huggingface.co/docs/accelerate/usage_guides/checkpoint and `examples/by_feature/checkpointing.py`: save_state into
-`step_N`, load_state, skip_first_batches, then the prepared loader again. `use_seedable_sampler` with set_seed is what the
-reference of DataLoaderConfiguration names for fully reproducible training.
+How to run it: `python accelerate_state.py [--noise] [--workers N]`. Follows
+huggingface.co/docs/accelerate/usage_guides/checkpoint and `examples/by_feature/checkpointing.py`: save_state into
+`step_N`, load_state, skip_first_batches, then the prepared loader again. `use_seedable_sampler` with set_seed is what
+the reference of DataLoaderConfiguration names for fully reproducible training.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""Accelerate with its stateful loader. How to run it: `python accelerate_stateful.py [--noise] [--workers N]`.
+"""Accelerate with its stateful loader, saving each few steps.
 
-Follows huggingface.co/docs/accelerate/basic_tutorials/migration ("use_stateful_dataloader=True … so that checkpointing
-can be done at any time with save_state and load_state") and `examples/by_feature/checkpointing.py`, which then skips nothing.
+How to run it: `python accelerate_stateful.py [--noise] [--workers N]`. Follows
+huggingface.co/docs/accelerate/basic_tutorials/migration (`use_stateful_dataloader=True` for checkpoints at any time)
+and `examples/by_feature/checkpointing.py`, which then skips nothing.
 """
 
 import accelerate_state

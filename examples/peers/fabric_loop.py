@@ -1,7 +1,8 @@
-"""A loop of one's own on Lightning Fabric, per epoch. How to run it: `python fabric_loop.py [--noise] [--workers N]`.
+"""A loop of one's own on Lightning Fabric, saving per epoch.
 
-Follows lightning.ai/docs/fabric/stable/guide/checkpoint/checkpoint.html ("Define the state of your program"): everything in
-one dictionary, fabric.save and fabric.load. The page says nothing of random generators.
+How to run it: `python fabric_loop.py [--noise] [--workers N]`. Follows
+lightning.ai/docs/fabric/stable/guide/checkpoint/checkpoint.html ("Define the state of your program"): everything in one
+dictionary, fabric.save and fabric.load. The page says nothing of random generators.
 """
 
 from pathlib import Path

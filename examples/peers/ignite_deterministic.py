@@ -1,8 +1,9 @@
-"""Ignite's DeterministicEngine, saving each few iterations. How to run it: `python ignite_deterministic.py [--noise] [--workers N]`.
+"""Ignite's DeterministicEngine, saving each few iterations.
 
-Follows docs.pytorch.org/ignite/engine.html ("Resuming the training", "Dataflow synchronization"): Checkpoint of trainer, model,
-optimizer and schedule, "every N iterations", load_objects, the same seed and `run` again. The page warns that
-augmentations are not synchronized in the middle of an epoch.
+How to run it: `python ignite_deterministic.py [--noise] [--workers N]`. Follows docs.pytorch.org/ignite/engine.html
+("Resuming the training", "Dataflow synchronization"): a Checkpoint of trainer, model, optimizer and schedule, "every N
+iterations", load_objects, the same seed and `run` again. The page itself warns that random augmentations are not
+synchronized in the middle of an epoch.
 """
 
 from pathlib import Path

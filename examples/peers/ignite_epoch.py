@@ -1,7 +1,8 @@
-"""Ignite's DeterministicEngine, saving per epoch. How to run it: `python ignite_epoch.py [--noise] [--workers N]`.
+"""Ignite's DeterministicEngine, saving per epoch.
 
-Follows docs.pytorch.org/ignite/engine.html ("Resuming the training"), where the Checkpoint is made at EPOCH_COMPLETED: what
-the reference of DeterministicEngine promises is "exactly the same dataflow when resuming the run from an epoch".
+How to run it: `python ignite_epoch.py [--noise] [--workers N]`. Follows docs.pytorch.org/ignite/engine.html ("Resuming
+the training"), where the Checkpoint is made at EPOCH_COMPLETED; the reference of DeterministicEngine promises the same
+dataflow when a run is resumed from an epoch.
 """
 
 import ignite_deterministic

@@ -1,7 +1,8 @@
-"""Lightning's Trainer, saving per epoch, its default. How to run it: `python lightning_epoch.py [--noise] [--workers N]`.
+"""Lightning's Trainer, saving per epoch, its default.
 
-Follows lightning.ai/docs/pytorch/stable/common/checkpointing_basic.html: "Lightning automatically saves a checkpoint … with
-the state of your last training epoch"; `save_last` lets `ckpt_path="last"` find it.
+How to run it: `python lightning_epoch.py [--noise] [--workers N]`. Follows
+lightning.ai/docs/pytorch/stable/common/checkpointing_basic.html: a checkpoint "with the state of your last training
+epoch"; `save_last` lets `ckpt_path="last"` find it.
 """
 
 import lightning_trainer

@@ -1,11 +1,12 @@
-"""Lightning's Trainer, saving each few steps. How to run it: `python lightning_trainer.py [--noise] [--workers N]`.
+"""Lightning's Trainer, saving each few steps.
 
-Follows lightning.ai/docs/pytorch/stable/common/checkpointing_basic.html ("Resume training state") and
-checkpointing_intermediate.html ("every_n_train_steps", "save_last"); `ckpt_path="last"` is the Trainer's own way to find
-the newest. Seeded as common/trainer.html says under "Reproducibility": seed_everything(…, workers=True), deterministic.
+How to run it: `python lightning_trainer.py [--noise] [--workers N]`. Follows
+lightning.ai/docs/pytorch/stable/common/checkpointing_basic.html ("Resume training state") and
+checkpointing_intermediate.html (`every_n_train_steps`, `save_last`); `ckpt_path="last"` is the Trainer's own way to
+find the newest. Seeded as common/trainer.html says ("Reproducibility"): seed_everything with workers, deterministic.
 """
 
-import lightning as L
+import lightning
 import torch
 from digits_task import (
     BATCH,
@@ -24,7 +25,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-class LitDigits(L.LightningModule):
+class LitDigits(lightning.LightningModule):
     """The task as a LightningModule."""
 
     def __init__(self) -> None:
@@ -47,12 +48,12 @@ class LitDigits(L.LightningModule):
 
 def main(checkpoint: ModelCheckpoint) -> None:
     chosen = options()
-    L.seed_everything(SEED, workers=True)
+    lightning.seed_everything(SEED, workers=True)
     loader = DataLoader(
         Digits(noise=chosen.noise), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=chosen.workers
     )
     model = LitDigits()
-    trainer = L.Trainer(
+    trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
         devices=1,

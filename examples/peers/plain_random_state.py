@@ -1,11 +1,11 @@
-"""The best that plain PyTorch does per epoch. How to run it: `python plain_random_state.py [--noise] [--workers N]`.
+"""The best that plain PyTorch does per epoch.
 
-The recipe of `plain_recipe.py` with what it leaves to the reader: the states of the random generators (Python, NumPy,
-torch: those that docs.pytorch.org/docs/stable/notes/randomness.html seeds) are saved with the rest and set right before
-the loop, and the file is replaced in one move, so that a death while saving leaves the one before.
+How to run it: `python plain_random_state.py [--noise] [--workers N]`. The recipe of `plain_recipe.py` with what it
+leaves to the reader: the states of the random generators (Python, NumPy, torch: those that
+docs.pytorch.org/docs/stable/notes/randomness.html seeds) are saved with the rest and set right before the loop, and the
+file is replaced in one move, so that a death while saving leaves the one before.
 """
 
-import os
 import random
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def main() -> None:
             "random_state": random_state(),
         }
         torch.save(checkpoint, PATH.with_suffix(".new"))
-        os.replace(PATH.with_suffix(".new"), PATH)
+        PATH.with_suffix(".new").replace(PATH)
     say_weights(model)
 
 

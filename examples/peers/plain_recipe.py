@@ -1,9 +1,9 @@
-"""Plain PyTorch, saving per epoch as its recipe does. How to run it: `python plain_recipe.py [--noise] [--workers N]`.
+"""Plain PyTorch, saving per epoch as its recipe does.
 
-Follows "Saving and loading a general checkpoint in PyTorch"
-(docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html): epoch, model, optimizer and
-loss in one dictionary, torch.save to one path; "other items … based on your own algorithm" is here the schedule.
-Seeded once at the start, as the page on reproducibility says.
+How to run it: `python plain_recipe.py [--noise] [--workers N]`. Follows "Saving and loading a general checkpoint in
+PyTorch" (docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html): epoch, model,
+optimizer and loss in one dictionary, torch.save to one path; "other items … based on your own algorithm" is here the
+schedule. Seeded once at the start, as the page on reproducibility says.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""samestep, saving each few steps. How to run it: `python samestep_plain.py [--noise] [--workers N]`.
+"""samestep, saving each few steps.
 
-Follows the README of this repository ("The loop"): build, track, loop. Nothing else is saved by hand.
+How to run it: `python samestep_plain.py [--noise] [--workers N]`. Follows the README of this repository ("The loop"):
+build, track, loop. Nothing else is saved by hand.
 """
 
 from digits_task import (

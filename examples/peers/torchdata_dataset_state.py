@@ -1,7 +1,8 @@
-"""StatefulDataLoader with a data set that has a state. How to run it: `python torchdata_dataset_state.py [--noise] [--workers N]`.
+"""StatefulDataLoader with a data set that has a state.
 
-Follows the README of `torchdata/stateful_dataloader` (meta-pytorch/data, "Saving Custom State with Map-Style Datasets",
-"Optional: save dataset random transform state"): the data set hands out the state of torch's generator in its process.
+How to run it: `python torchdata_dataset_state.py [--noise] [--workers N]`. Follows the README of
+`torchdata/stateful_dataloader` (github.com/meta-pytorch/data, "Saving Custom State with Map-Style Datasets", "save
+dataset random transform state"): the data set hands out the state of torch's generator in its process.
 """
 
 import torch

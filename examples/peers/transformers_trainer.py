@@ -1,6 +1,7 @@
-"""Trainer of Transformers, saving each few steps. How to run it: `python transformers_trainer.py [--noise] [--workers N]`.
+"""Trainer of Transformers, saving each few steps.
 
-Follows huggingface.co/docs/transformers/trainer ("Checkpoints"): `save_steps`, and `resume_from_checkpoint` with what
+How to run it: `python transformers_trainer.py [--noise] [--workers N]`. Follows
+huggingface.co/docs/transformers/trainer ("Checkpoints"): `save_steps`, and `resume_from_checkpoint` with what
 `get_last_checkpoint` finds, as the example scripts (`run_glue.py`) do. A tiny vision transformer is built from its
 configuration: nothing is downloaded.
 """

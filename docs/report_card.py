@@ -35,6 +35,7 @@ CASES = (
     "transformers_trainer.py",
     "transformers_trainer.py --noise",
     "transformers_trainer.py --noise --workers 2",
+    "transformers_vit.py",
     "accelerate_state.py",
     "accelerate_state.py --noise --workers 2",
     "accelerate_stateful.py",
@@ -143,7 +144,8 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     proofs = []
     for file in files:
         proof = json.loads(file.read_text(encoding="utf-8"))
-        proofs.append(proof | {"title": title(proof.get("command") or [file.stem])})
+        named = title(proof.get("command") or [file.stem])
+        proofs.append(proof | {"title": named, "code": f"`{named}`"})
     return told, proofs
 
 
@@ -219,7 +221,8 @@ def sentences(proof: Mapping[str, Any]) -> list[str]:
         return [str(proof.get("reason") or "It was not killed.")]
     if not said:
         return [f"Killed at {len(trials)} moments, each later step is the same bit for bit."]
-    return [*said, f"The other {len(good)} kills changed nothing." if good else "No kill left it as it was."]
+    others = {0: "No kill left it as it was.", 1: "One other kill changed nothing."}
+    return [*said, others.get(len(good), f"{len(good)} other kills changed nothing.")]
 
 
 def sentence(trial: Mapping[str, Any]) -> str:
@@ -274,16 +277,16 @@ def opening(told: Mapping[str, Any]) -> list[str]:
         "# Report card",
         "",
         "Made by `make report-card` from what `samestep prove` found; nothing is typed in. Each script of",
-        "`examples/peers` is written as the documentation of its project says, and proved unchanged: killed with SIGKILL,",
-        "started again by the same command until it is done, and compared with the undisturbed training at every step.",
+        "`examples/peers` is written as the documentation of its project says, and proved unchanged: killed with",
+        "SIGKILL, started again by the same command until it is done, and compared at every step with the undisturbed training.",
         "",
         f"- Date: {told.get('date', 'unknown')}",
         f"- Machine: {told.get('machine', 'unknown')}",
         f"- Versions: {versions or 'unknown'}",
         f"- Command, in `examples/peers`: `samestep prove {moments} -- python SCRIPT`",
         "",
-        "✔ 3: three kills, each later step the same bit for bit. ✗: what is wrong, and the part of a step that differs",
-        "first. A kill at an epoch's end comes before what is saved there; what was done since the last save is done again.",
+        "✔ 3: three kills, and each later step is the same bit for bit. ✗: what is wrong, and the part that differs",
+        "first. A kill at an epoch's end comes before what is saved there; all steps since the last save are done again.",
         "",
     ]
 
@@ -292,18 +295,15 @@ def report(told: Mapping[str, Any], proofs: Sequence[Mapping[str, Any]]) -> str:
     """Write the whole report."""
     kinds = {each["kill"].get("kind") for proof in proofs for each in proof.get("trials", [])}
     columns = {kind: words for kind, words in COLUMNS.items() if kind in kinds}
-    lines = [
-        *opening(told),
-        f"| script | verdict | {' | '.join(columns.values())} |",
-        f"|---|---|{'---|' * len(columns)}",
-    ]
+    header = ["script", "verdict", *columns.values()]
+    lines = [*opening(told), f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for proof in proofs:
         trials = counted(proof.get("trials", []))
         cells = [cell([each for each in trials if each["kill"].get("kind") == kind]) for kind in columns]
-        lines.append(f"| `{proof['title']}` | {verdict_of(proof)} | {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join([proof['code'], verdict_of(proof), *cells])} |")
     lines += ["", "## What happened", ""]
     for proof in proofs:
-        lines += [f"### `{proof['title']}`", ""]
+        lines += [f"### {proof['code']}", ""]
         told_by_script = description(proof["title"].split()[0])
         lines += [told_by_script, ""] if told_by_script else []
         lines += [*(f"- {each}" for each in sentences(proof)), ""]

@@ -2,18 +2,33 @@
 
 How to run it: `python transformers_trainer.py [--noise] [--workers N]`. Follows
 huggingface.co/docs/transformers/trainer ("Checkpoints"): `save_steps`, and `resume_from_checkpoint` with what
-`get_last_checkpoint` finds, as the example scripts (`run_glue.py`) do. A tiny vision transformer is built from its
-configuration: nothing is downloaded.
+`get_last_checkpoint` finds, as the example scripts (`run_glue.py`) do. The model is one's own, as
+main_classes/trainer allows: it gives its loss when there are labels. `transformers_vit.py` trains one of the library's.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from digits_task import BATCH, EPOCHS, SAVE_EVERY, SEED, Digits, options, say_weights
-from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+from digits_task import BATCH, EPOCHS, SAVE_EVERY, SEED, Digits, network, options, say_weights
+from torch import nn
+from transformers import Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 FOLDER = Path("trained")
+
+
+class Classifier(nn.Module):
+    """The network, in the form that Trainer asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict:
+        """Give loss and scores of images float[batch, 1, 8, 8]."""
+        scores = self.network(pixel_values.flatten(1))
+        return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
 
 
 def collate(samples: list) -> dict:
@@ -22,21 +37,10 @@ def collate(samples: list) -> dict:
     return {"pixel_values": images, "labels": torch.stack([label for _, label in samples])}
 
 
-def main() -> None:
+def main(build: Callable[[], nn.Module]) -> None:
     chosen = options()
     set_seed(SEED)
-    shape = ViTConfig(
-        image_size=8,
-        patch_size=4,
-        num_channels=1,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_dropout_prob=0.2,
-        num_labels=10,
-    )
-    model = ViTForImageClassification(shape)
+    model = build()
     arguments = TrainingArguments(
         output_dir=str(FOLDER),
         num_train_epochs=EPOCHS,
@@ -60,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Classifier)

@@ -39,6 +39,7 @@ CASES = (
     "accelerate_state.py",
     "accelerate_state.py --noise --workers 2",
     "accelerate_stateful.py",
+    "accelerate_set_epoch.py",
     "ignite_epoch.py --noise --workers 2",
     "ignite_deterministic.py --workers 2",
     "ignite_deterministic.py",
@@ -210,19 +211,20 @@ def verdict_of(proof: Mapping[str, Any]) -> str:
 def sentences(proof: Mapping[str, Any]) -> list[str]:
     """Explain a verdict: one sentence for each fault that occurred, from its first trial."""
     trials = counted(proof.get("trials", []))
-    good, seen = [each for each in trials if is_same(each)], set()
-    said = []
-    for trial in trials:
-        kind = (trial["kill"].get("kind"), fault(trial))
-        if not is_same(trial) and kind not in seen:
-            seen.add(kind)
-            said.append(sentence(trial))
     if not trials:
         return [str(proof.get("reason") or "It was not killed.")]
-    if not said:
+    faults: dict[str, list[Mapping[str, Any]]] = {}
+    for trial in trials:
+        if not is_same(trial):
+            faults.setdefault(fault(trial), []).append(trial)
+    if not faults:
         return [f"Killed at {len(trials)} moments, each later step is the same bit for bit."]
+    said = [
+        sentence(same[0]) + (f" {len(same) - 1} more of this kind." if same[1:] else "") for same in faults.values()
+    ]
+    good = sum(map(is_same, trials))
     others = {0: "No kill left it as it was.", 1: "One other kill changed nothing."}
-    return [*said, others.get(len(good), f"{len(good)} other kills changed nothing.")]
+    return [*said, others.get(good, f"{good} other kills changed nothing.")]
 
 
 def sentence(trial: Mapping[str, Any]) -> str:
@@ -253,7 +255,7 @@ def difference(trial: Mapping[str, Any]) -> str:
     first = trial.get("first_difference")
     if not first:
         return f": {shortened(trial['explanation'])}" if trial.get("explanation") else ""
-    detail = f" ({shortened(first['detail'])})" if first.get("detail") else ""
+    detail = f" ({shortened(first['detail'], 100)})" if first.get("detail") else ""
     return f"; from step {first.get('step')} on it differs, first in `{first.get('part')}`{detail}"
 
 
@@ -278,7 +280,8 @@ def opening(told: Mapping[str, Any]) -> list[str]:
         "",
         "Made by `make report-card` from what `samestep prove` found; nothing is typed in. Each script of",
         "`examples/peers` is written as the documentation of its project says, and proved unchanged: killed with",
-        "SIGKILL, started again by the same command until it is done, and compared at every step with the undisturbed training.",
+        "SIGKILL, started again by the same command until it is done, and compared at every step with the",
+        "undisturbed training.",
         "",
         f"- Date: {told.get('date', 'unknown')}",
         f"- Machine: {told.get('machine', 'unknown')}",

@@ -8,6 +8,7 @@ the reference of DataLoaderConfiguration names for fully reproducible training.
 
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from digits_task import (
@@ -33,14 +34,19 @@ def newest() -> Path | None:
     return max(FOLDER.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")), default=None)
 
 
-def main(loading: DataLoaderConfiguration, *, skips: bool) -> None:
+def main(loading: DataLoaderConfiguration, *, skips: bool, tells_epoch: bool = False) -> None:
     chosen = options()
     accelerator = Accelerator(cpu=True, dataloader_config=loading)
     set_seed(SEED)
     model = network()
     optimizer = optimizer_of(model)
     loader = DataLoader(
-        Digits(noise=chosen.noise), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=chosen.workers
+        Digits(noise=chosen.noise),
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=chosen.workers,
+        generator=torch.Generator().manual_seed(SEED) if tells_epoch else None,
     )
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, schedule_of(optimizer))
     overall_step = starting_epoch = resume_step = 0
@@ -51,6 +57,8 @@ def main(loading: DataLoaderConfiguration, *, skips: bool) -> None:
         starting_epoch, resume_step = divmod(overall_step, len(loader))
     for epoch in range(starting_epoch, EPOCHS):
         model.train()
+        if tells_epoch:
+            loader.set_epoch(epoch)
         skipped = skips and epoch == starting_epoch and resume_step > 0
         active = accelerator.skip_first_batches(loader, resume_step) if skipped else loader
         for images, labels in active:

@@ -109,18 +109,19 @@ def test_the_sentence_is_made_from_what_was_found(tmp_path):
     """The explanation names the kill, where it went on, what came back, what did not, and what differs first."""
     write(tmp_path, lightning=proof(["lightning_trainer.py"], diverged("step", 24)))
     assert (
-        "- Killed after step 24, it went on from step 21, with the right `parameters`, `optimizer` and `learning_rate`, "
-        "but not the right `batch` and `random.torch`; from step 21 on it differs, first in `batch` "
+        "- Killed after step 24, it went on from step 21, with the right `parameters`, `optimizer` and "
+        "`learning_rate`, but not the right `batch` and `random.torch`; from step 21 on it differs, first in `batch` "
         "(other samples: [1, 2] and [3, 4])." in card(tmp_path)
     )
 
 
 def test_a_fault_that_recurs_is_explained_once(tmp_path):
-    """Kills of one kind with one fault share one sentence; the exact ones are counted."""
+    """Kills with one fault share one sentence, which counts them; the exact ones are counted too."""
     trials = [diverged("step", step) for step in (22, 23, 24)] + [trial("epoch", 28)]
     write(tmp_path, lightning=proof(["lightning_trainer.py"], *trials))
     text = card(tmp_path)
     assert text.count("from step 21 on it differs") == 1
+    assert "2 more of this kind." in text
     assert "One other kill changed nothing." in text
 
 

@@ -255,7 +255,9 @@ def difference(trial: Mapping[str, Any]) -> str:
     first = trial.get("first_difference")
     if not first:
         return f": {shortened(trial['explanation'])}" if trial.get("explanation") else ""
-    detail = f" ({shortened(first['detail'], 100)})" if first.get("detail") else ""
+    found = next((each for each in trial.get("findings", []) if each.get("part") == first.get("part")), {})
+    told = str(found.get("what") or first.get("detail") or "").partition(" ([")[0]
+    detail = f" ({shortened(told, 100)})" if told else ""
     return f"; from step {first.get('step')} on it differs, first in `{first.get('part')}`{detail}"
 
 
@@ -289,7 +291,7 @@ def opening(told: Mapping[str, Any]) -> list[str]:
         f"- Command, in `examples/peers`: `samestep prove {moments} -- python SCRIPT`",
         "",
         "✔ 3: three kills, and each later step is the same bit for bit. ✗: what is wrong, and the part that differs",
-        "first. A kill at an epoch's end comes before what is saved there; all steps since the last save are done again.",
+        "first. A kill at an epoch's end comes before what is saved there; steps since the last save are done again.",
         "",
     ]
 

@@ -57,7 +57,7 @@ def write(folder, **proofs):
     about = {
         "date": "2026-11-30",
         "machine": "a machine, 2 cores",
-        "versions": {"torch": "2.13.0", "lightning": "2.6.6"},
+        "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
     }
     (folder / "about.json").write_text(json.dumps(about))
 
@@ -113,6 +113,14 @@ def test_the_sentence_is_made_from_what_was_found(tmp_path):
         "`learning_rate`, but not the right `batch` and `random.torch`; from step 21 on it differs, first in `batch` "
         "(other samples: [1, 2] and [3, 4])." in card(tmp_path)
     )
+
+
+def test_what_the_proof_says_of_a_part_is_taken_over(tmp_path):
+    """Where the proof explains the part that differs first, its words stand in the sentence, without the samples."""
+    what = "other samples: the order of the first epoch again ([[1, 2] instead of [[3, 4])"
+    found = diverged("step", 24) | {"findings": [{"part": "batch", "what": what, "repair": "", "with_samestep": ""}]}
+    write(tmp_path, lightning=proof(["lightning_trainer.py"], found))
+    assert "first in `batch` (other samples: the order of the first epoch again)." in card(tmp_path)
 
 
 def test_a_fault_that_recurs_is_explained_once(tmp_path):

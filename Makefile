@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all soak chaos report-card lint fuzz fuzz-keep clean
+.PHONY: demo test test-all soak chaos power report-card lint fuzz fuzz-keep clean
 
 demo: $(VENV)/installed
 	$(BIN)/samestep demo
@@ -50,6 +50,10 @@ $(VENV)/chaos/installed: $(VENV)/installed
 	$(PYTHON) -m venv $(VENV)/chaos
 	$(VENV)/chaos/bin/python -m pip install -q ckpt-chaos==0.1.8
 	touch $@
+
+# Proves the exact and the sabotaged trainings of tests/proof/power and writes docs/power.md; ten minutes.
+power: $(VENV)/installed
+	$(BIN)/python tests/proof/power/table.py > docs/power.md
 
 # Proves the recipes of other projects (examples/peers) and writes docs/report-card.md; an hour and more on two cores.
 # What was proved already lies in .peers/ and is not proved again.

@@ -1,6 +1,6 @@
 """How strong a proof is: every mistake of the table is refuted with its cause, every exact script is proved.
 
-`python docs/power.py` prints the whole table with all default kills.
+`make power` makes the whole table with all default kills.
 """
 
 import pytest

@@ -192,7 +192,7 @@ class _Resume:
 
     def _name_diverged(self, judgement: Judgement, difference: Difference) -> None:
         judgement.verdict = "diverged"
-        judgement.explanation = f"From step {difference.step} on it is another training."
+        judgement.explanation = f"From step {difference.step} on: {difference.part} first."
 
     def _name_lost_work(self, judgement: Judgement) -> None:
         newer = self._newer_save(judgement.at)

@@ -22,6 +22,7 @@ from samestep.proof.recording import Launch, ledgers_of
 from samestep.proof.result import DIVERGED, NOT_KILLED, PROVED, UNVERIFIED, Proof, TrialResult
 from samestep.proof.saves import find_saves
 from samestep.proof.starting import Attempts
+from samestep.proof.telling import row
 from samestep.proof.workspace import DIRECTORY
 
 SPOIL = "SAMESTEP_RECORD_SPOIL"
@@ -200,7 +201,7 @@ class _Proving:
         for trial, future in zip(trials, arms, strict=True):
             result = self._result(reference, future.result(), trial)
             self._proof.trials.append(result)
-            self._wishes.say(result.summary)
+            self._wishes.say(row(result.as_json()))
         self._name_verdict()
 
     def _name_verdict(self) -> None:

@@ -67,15 +67,6 @@ class TrialResult:
             steps,
         )
 
-    @property
-    def summary(self) -> str:
-        """What was done and what came of it, in a line."""
-        when = ", and again ".join(map(str, self.kills))
-        went_on = f", went on from step {self.resumed_from[-1]}" if self.resumed_from else ""
-        parts = f": {self.first_difference.part}" if self.first_difference is not None else ""
-        what = "the same" if self.verdict == PROVED else self.verdict.replace("_", " ") + parts
-        return f"killed {when}{went_on}: {what}"
-
     def as_json(self) -> dict[str, Any]:
         """Give it as the command line's `--json` does."""
         first, *others = [each.as_json() for each in self.kills]

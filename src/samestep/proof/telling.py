@@ -30,6 +30,13 @@ def kills_of(trial: Mapping[str, Any]) -> str:
     return f"{_deed(trial)} {first}" + "".join(f", and again {each} (counted from the resume)" for each in others)
 
 
+def row(trial: Mapping[str, Any]) -> str:
+    """Tell a trial in a line: what was done, where it went on, what came of it."""
+    went_on = f", went on from step {trial['resumes'][-1]}" if trial["resumes"] else ""
+    first = trial["first_difference"]
+    return f"{kills_of(trial)}{went_on}: {VERDICTS[trial['verdict']]}" + (f" ({first['part']})" if first else "")
+
+
 def _deed(trial: Mapping[str, Any]) -> str:
     return "started again" if trial["kill"]["kind"] == "end" else "killed"
 

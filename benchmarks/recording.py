@@ -82,7 +82,7 @@ def main() -> None:
                 parameters = told["parameters"]
     one, two, three = (statistics.median(each) for each in (plain, recorded, digests))
     for line in (
-        f"{parameters / 1e6:.1f} M parameters, AdamW, one thread, torch {torch.__version__}; medians of {ROUNDS} processes",
+        f"{parameters / 1e6:.1f} M parameters, AdamW, one thread, torch {torch.__version__}; {ROUNDS} processes each",
         f"plain step     {one:.3f} s",
         f"recorded step  {two:.3f} s   {100 * (two / one - 1):+.1f} % (goal: at most 15 %)",
         f"digests alone  {three:.3f} s   {100 * three / one:.1f} % (goal: at most 3 %)",

@@ -11,6 +11,7 @@ import os
 import random
 import runpy
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,13 +23,13 @@ from pathlib import Path
 class WarmedProcess:
     """A process that the server has forked; what `samestep.proof.starting` asks of one."""
 
-    def __init__(self, pid, ended):
-        self.pid, self._ended = pid, ended
-        self.returncode = None
+    def __init__(self, pid, server):
+        self.pid, self._server = pid, server
 
     def poll(self):
-        """Give its exit status, None while it runs."""
-        return self._ended.get(self.pid)
+        """Give its exit status, None while it runs; who could tell it may be gone itself."""
+        is_known = self._server.is_alive or self.pid in self._server.ended
+        return self._server.ended.get(self.pid) if is_known else -signal.SIGKILL
 
     def wait(self, timeout=None):
         """Wait for its end."""
@@ -47,7 +48,8 @@ class Warmed:
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._lock, self._begun, self._ended = threading.Lock(), [], {}
+        self._lock, self._begun, self.ended = threading.Lock(), [], {}
+        self.is_alive = True
         self._has_begun = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -64,7 +66,7 @@ class Warmed:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             self._has_begun.wait_for(lambda: self._begun)
-            return WarmedProcess(self._begun.pop(), self._ended)
+            return WarmedProcess(self._begun.pop(), self)
 
     def close(self):
         """End the server."""
@@ -81,7 +83,8 @@ class Warmed:
                     self._begun.append(told["begun"])
                     self._has_begun.notify()
             else:
-                self._ended[told["ended"]] = told["status"]
+                self.ended[told["ended"]] = told["status"]
+        self.is_alive = False
 
 
 @contextmanager

@@ -121,6 +121,8 @@ def _stands(part: str, steps: Sequence[Step], at: int, expected: Step, found: St
     if digest is None:
         return "missing: nothing of it was restored"
     same = [number for number, each in enumerate(steps) if each.parts.get(part) == digest]
+    if at - 1 in same and part == "learning_rate":
+        return f"as at step {at - 1}, before it was changed"
     if 0 in same:
         return "as at the start of the training: not restored"
     if same:

@@ -133,7 +133,8 @@ class Plan:
         if later:
             save = later[min(2, len(later) - 1)]
             yield (self._before(save, len(save.operations) - 1),)
-        yield (Kill("step", max(1, middle - 1)), Kill("step", 2 if middle + 2 < self._length else 1))
+        late = max(1, min(self._length - 2, 3 * self._length // 4))
+        yield (Kill("step", late), Kill("step", 2 if late + 3 < self._length else 1))
         yield (Kill("end", self._length),)
         yield (self._random_moment(),)
         for number, save in enumerate(later):

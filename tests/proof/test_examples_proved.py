@@ -17,9 +17,15 @@ TRAININGS = {
 """Each with arguments that make it short."""
 
 
+def test_an_example_is_proved(forks, tmp_path):
+    """The classifier of digits is proved: killed in the middle of an epoch, and in the middle of a save."""
+    assert _proof("digits.py", forks, tmp_path, kills=2).verdict == "proved"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_examples_are_proved(name, forks, tmp_path):
-    """An example is proved: killed between steps, at an epoch's edge, in saves, at random, and when it is done."""
+    """An example is proved: killed between steps, at an epoch's edge, in saves, and started again when it is done."""
     assert _proof(name, forks, tmp_path).verdict == "proved"
 
 

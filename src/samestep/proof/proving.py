@@ -250,7 +250,8 @@ class _Proving:
             return judgement
         found = "did not end in time" if last.status is None else f"ended with exit status {last.status}"
         told = f": {last.tail[-1]}" if last.tail else "."
-        return replace(judgement, verdict="crashed", explanation=f"The resumed process {found}{told}")
+        text = f"The resumed process {found}{told}"
+        return replace(judgement, verdict="crashed", first_difference=None, not_restored=[], explanation=text)
 
     def _with_its_output(self, judgement: Judgement, reference: Arm, arm: Arm) -> Judgement:
         changed = changed_outputs(reference.workspace.folder, self._base / "repeat", arm.workspace.folder)

@@ -3,7 +3,7 @@
 Pure: it reads what was noted, and knows neither processes nor files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from samestep.proof.alignment import align
@@ -59,7 +59,7 @@ def judge(reference: Reference, lives: Sequence[Life]) -> Judgement:
     first = _compared(reference, lives[0], 0)
     if first.first_difference is not None:
         return replace(first, verdict="unstable", explanation="It differs from the reference before it was killed.")
-    done, compared, resumed, harmless = len(lives[0].steps), 0, list[int](), set[str]()
+    done, compared, resumed, harmless = lives[0].done, 0, list[int](), set[str]()
     judgement = first
     for life in lives[1:]:
         judgement = _Resume(reference, lives[0], life, done, is_last=life is lives[-1]).judge()
@@ -68,9 +68,25 @@ def judge(reference: Reference, lives: Sequence[Life]) -> Judgement:
         harmless |= {*judgement.harmless}
         if judgement.verdict != "proved":
             break
-        done = max(done, judgement.at + len(life.steps))
+        done = max(done, judgement.at + life.done)
     ordered = [part for part in PARTS if part in harmless]
     return replace(judgement, resumed_from=resumed, compared=compared, harmless=ordered)
+
+
+def rank_at_fault(judgements: Mapping[int, Judgement]) -> int:
+    """Choose of several ranks the one at which a cause is seen first: the others get its gradients in the same step.
+
+    Args:
+        judgements: The verdict over each rank; at least one.
+    """
+
+    def place(rank: int) -> tuple[bool, bool, int, int]:
+        judgement, order = judgements[rank], [*PARTS, "steps"]
+        difference = judgement.first_difference
+        at = (len(order), 0) if difference is None else (difference.step, order.index(difference.part))
+        return (judgement.verdict == "proved", difference is None, *at)
+
+    return min(judgements, key=place)
 
 
 def _compared(reference: Reference, life: Life, at: int) -> Judgement:

@@ -14,8 +14,8 @@ from samestep.proof.arms import Arm, Order, require_success
 from samestep.proof.baseline import references, repeated
 from samestep.proof.comparing import Difference
 from samestep.proof.diagnosis import explain
-from samestep.proof.judging import Judgement, judge
-from samestep.proof.lives import Life, Reference
+from samestep.proof.judging import Judgement, judge, rank_at_fault
+from samestep.proof.lives import Life, Reference, together
 from samestep.proof.outputs import changed_outputs
 from samestep.proof.planning import Plan, Trial
 from samestep.proof.recording import Launch, ledgers_of
@@ -37,7 +37,7 @@ class Wishes:
     Args:
         kills: How many trials are chosen.
         at: Moments of kills, as `--at` gives them; with them nothing else is chosen.
-        jobs: How many trainings run at once; None: two on the CPU, one on other devices.
+        jobs: How many trainings run at once; None: two of one process on the CPU, else one.
         launch: Starts a process, as `subprocess.Popen` does.
         say: Is told what happens.
     """
@@ -132,15 +132,19 @@ class _Proving:
             )
 
     def _plan(self, reference: Arm) -> list[Trial]:
-        first = next(iter(self._references.values()))
-        plan = Plan(first.steps, first.end, reference.outcomes[0].seconds)
+        seconds = reference.outcomes[0].seconds
+        first, *others = self._references.values()
+        plan = Plan(
+            first.steps, first.end, seconds, {each.rank: Plan(each.steps, each.end, seconds) for each in others}
+        )
         if self._wishes.at:
             return [trial for spec in self._wishes.at for trial in plan.parsed(spec)]
         return plan.trials(self._wishes.kills)
 
     def _jobs(self, reference: Arm) -> int:
+        """Choose how many trainings run at once; two of several ranks may want the same port."""
         is_on_cpu = all(each.about.get("device") == "cpu" for each in reference.outcomes[0].ledgers)
-        return self._wishes.jobs or (2 if is_on_cpu else 1)
+        return self._wishes.jobs or (2 if is_on_cpu and len(self._references) == 1 else 1)
 
     def _run_repeat(self) -> Arm:
         arm = self._arm("repeat")
@@ -195,7 +199,10 @@ class _Proving:
             )
             return
         self._wishes.say("trained again: the same")
-        self._references = masked
+        written = together({rank: Life(each.steps, each.end) for rank, each in masked.items()})
+        self._references = {
+            rank: replace(each, steps=written[rank].steps, end=written[rank].end) for rank, each in masked.items()
+        }
         self._proof.masked = sorted({part for each in masked.values() for part in each.masked})
         for trial, future in zip(trials, arms, strict=True):
             result = self._result(reference, future.result(), trial)
@@ -232,7 +239,7 @@ class _Proving:
             text = "It ended before the moment came."
             return TrialResult(trial, NOT_KILLED, explanation=text, steps=steps)
         judgements = dict(zip(self._references, self._judge(arm), strict=True))
-        rank = next((rank for rank, each in judgements.items() if each.verdict != PROVED), next(iter(judgements)))
+        rank = rank_at_fault(judgements)
         judgement = self._with_its_end(judgements[rank], arm, trial)
         if judgement.verdict == PROVED and not self._references[rank].is_cut:
             judgement = self._with_its_output(judgement, reference, arm)

@@ -64,7 +64,7 @@ class Recorder:
     """
 
     def __init__(self, folder: Path) -> None:
-        rank = int(os.environ.get("RANK", "0") or 0)
+        rank = _rank()
         self._about: dict[str, Any] = {
             "pid": os.getpid(),
             "command": command_line(),
@@ -101,6 +101,8 @@ class Recorder:
     def _before_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
         if not self._is_ours():
             return
+        if not self._ledger.is_begun:  # who starts ranks by himself may give them their numbers behind the import
+            self._ledger.rank = self._death.rank = _rank()
         self._about.setdefault("device", _device(optimizer))
         self._spoil(optimizer)
         self._optimizers_number(optimizer)
@@ -200,6 +202,13 @@ class Recorder:
                 name = known.get(id(parameter), f"group {group}, parameter {place}")
                 names[name if name not in names else f"{name} ({group}, {place})"] = parameter
         return names
+
+
+def _rank() -> int:
+    """Give the rank of this process, by its process group, or by its launcher as long as it has none."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)
 
 
 def _device(optimizer: Optimizer) -> str:

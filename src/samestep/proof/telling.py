@@ -98,17 +98,17 @@ def _verdict(proof: Mapping[str, Any]) -> Iterator[str]:
         yield f"  step {proof['repeat']['step']}: {proof['repeat']['part']} differs: {proof['repeat']['detail']}"
     cause = cause_of(proof)
     if cause is not None:
-        yield from _cause(cause, proof["steps"])
+        yield from _cause(cause, proof["steps"], has_ranks=proof["ranks"] > 1)
 
 
-def _cause(trial: Mapping[str, Any], steps: int) -> Iterator[str]:
+def _cause(trial: Mapping[str, Any], steps: int, *, has_ranks: bool) -> Iterator[str]:
     first = trial["first_difference"]
     yield ""
     yield f"  {kills_of(trial)}"
     if trial["resumes"]:
         yield f"  went on from   step {trial['resumes'][-1]}"
     if first is not None:
-        rank = f" of rank {first['rank']}" if first["rank"] else ""
+        rank = f" of rank {first['rank']}" if has_ranks else ""
         yield f"  differs from   {moment(first['step'], steps)}{rank} on: {first['part']} first"
     yield f"  restored       {', '.join(trial['restored']) or 'nothing'}"
     yield f"  not restored   {', '.join(trial['not_restored']) or 'nothing'}"

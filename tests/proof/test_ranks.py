@@ -8,6 +8,7 @@ from samestep.errors import SamestepError
 from samestep.proof import telling
 from samestep.proof.arms import Order
 from samestep.proof.proving import Wishes, prove
+from samestep.proof.recording import Settings
 
 SOUND = """
 import os
@@ -108,6 +109,12 @@ def test_the_moments_of_a_rank_are_its_own(proved):
     found = proved(OWN_FILES, at=["save:2.1@1"], command=RANKS, timeout=60)
     assert found.trials[0].as_json()["kill"]["what"] == "before torch.save work/project/1.pt"
     assert found.trials[0].as_json()["kill"]["rank"] == 1
+
+
+def test_ranks_that_are_cut(proved):
+    """With `--steps` each rank ends by itself after so many steps, and what was made until then is compared."""
+    found = proved(SOUND, at=["step:5@1"], command=RANKS, timeout=60, settings=Settings(steps=7))
+    assert (found.verdict, found.steps, found.trials[0].compared) == ("proved", 7, 3)
 
 
 @pytest.mark.parametrize("spec", ["step:5@2", "save:1@1"])

@@ -138,6 +138,11 @@ AGENT = "E1130 21:02:42.704000 27529 torch/distributed/elastic/multiprocessing/a
     ("said", "kept"),
     [
         ("Traceback …\nKeyError: 'epoch'\n" + AGENT.format(1) + "\nTraceback …\n=====", "KeyError: 'epoch'"),
+        (
+            "[rank1]: Traceback …\n[rank0]: Traceback …\n[rank1]: KeyError: 1\n[rank0]: Connection closed\n"
+            + AGENT.format(1),
+            "[rank1]: KeyError: 1",
+        ),
         ("epoch 1\n" + AGENT.format(-11) + "\nTraceback …\n=====", AGENT.format(-11)),
     ],
 )

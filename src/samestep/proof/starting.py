@@ -34,6 +34,7 @@ _PATIENCE = 10.0
 _MOST_OF_A_LOG = 64 * 1024
 
 _OF_AN_AGENT = re.compile(r"[EW]\d{4} .*torch/distributed/elastic/")
+_OF_A_RANK = re.compile(r"\[rank\d+\]: ")
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -254,7 +255,11 @@ def _without_agent(lines: Sequence[str]) -> Sequence[str]:
     if not places:
         return lines
     before = lines[: places[0]]
-    return before if any("Traceback" in each for each in before) else lines[: places[-1] + 1]
+    if not any("Traceback" in each for each in before):
+        return lines[: places[-1] + 1]
+    # The first to fail has the cause; the others fail since it is gone.
+    first = next((found[0] for each in before if (found := _OF_A_RANK.match(each)) and "Traceback" in each), "")
+    return [each for each in before if not _OF_A_RANK.match(each) or each.startswith(first)]
 
 
 class Attempts:

@@ -39,6 +39,7 @@ class Reference:
         steady: The variables that are the same when it is repeated; None: all of them.
         is_cut: Whether it was ended after a number of steps, so that its length says nothing.
         rank: The rank.
+        tolerance: By how much losses may differ; above 0 nothing but them and the samples is compared.
     """
 
     steps: Sequence[Step]
@@ -47,6 +48,7 @@ class Reference:
     steady: frozenset[str] | None = None
     is_cut: bool = False
     rank: int = 0
+    tolerance: float = 0.0
 
     @property
     def unused(self) -> frozenset[str]:

@@ -164,12 +164,16 @@ class Recorder:
         self._death.after_step(self._number - 1)  # one in a write that did not come
 
     def _spoil(self, optimizer: Optimizer) -> None:
-        """Flip one bit of a parameter, once, where a proof asks for it: it has to be noticed."""
-        if os.environ.pop("SAMESTEP_RECORD_SPOIL", None) is None:
+        """Flip one bit of a parameter, or move all, once, where a proof asks for it: it has to be noticed."""
+        wanted = os.environ.pop("SAMESTEP_RECORD_SPOIL", None)
+        if wanted is None:
             return
         parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
         first = next(each for each in parameters if each.is_contiguous() and each.numel())
         first.view(-1).view(torch.uint8)[0] ^= 1
+        if wanted == "loss":  # no single bit shows there
+            for each in parameters:
+                each[..., ::2].add_(1) if each.dim() else each.add_(1)
 
     def _trained(self) -> list[Tensor]:
         known = [optimizer for each in self._optimizers.values() if (optimizer := each()) is not None]

@@ -43,8 +43,15 @@ def headline(proof: Mapping[str, Any]) -> str:
     """Say the verdict in a sentence."""
     killed = [each for each in proof["trials"] if each["verdict"] == "proved"]
     compared = sum(each["compared"] for each in killed)
+    within = proof.get("tolerance", 0)
+    same = (
+        f"have the same samples, and losses within {within:g}; nothing else was compared."
+        if within
+        else "are the same bit for bit."
+    )
     return {
-        "proved": f"Proved: killed {times(len(killed))}, and {compared} steps after it are the same bit for bit.",
+        "proved": f"Proved{f' within {within:g}' if within else ''}: killed {times(len(killed))}, and {compared} steps "
+        f"after it {same}",
         "diverged": "Diverged: after a kill this is another training.",
         "unverified": "Unverified: there is no proof.",
     }[proof["verdict"]]

@@ -131,6 +131,42 @@ def test_the_last_lines_are_shown_as_a_terminal_would(attempt):
     assert started.tail(4) == "29998\n29999\n100%\n\\x1b[2J"
 
 
+AGENT = "E1130 21:02:42.704000 27529 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {})"
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("Traceback …\nKeyError: 'epoch'\n" + AGENT.format(1) + "\nTraceback …\n=====", "KeyError: 'epoch'"),
+        (
+            "[rank1]: Traceback …\n[rank0]: Traceback …\n[rank1]: KeyError: 1\n[rank0]: Connection closed\n"
+            + AGENT.format(1),
+            "[rank1]: KeyError: 1",
+        ),
+        ("epoch 1\n" + AGENT.format(-11) + "\nTraceback …\n=====", AGENT.format(-11)),
+    ],
+)
+def test_what_torchrun_says_of_a_rank_is_left_out(attempt, said, kept):
+    """The words of a rank that has failed are kept, not its agent's; where it said nothing the agent's status is."""
+    started = attempt(f"print({said!r})").start()
+    started.wait(LIMIT)
+    assert started.tail(1) == kept
+
+
+def test_a_death_that_was_asked_for_ends_the_attempt(attempt):
+    """When the process that had to die is dead all others of its attempt are killed, not before."""
+    started = attempt(SLEEPS).start()
+    with ThreadPoolExecutor(1) as threads, subprocess.Popen([sys.executable, "-c", SLEEPS]) as dying:
+        waiting = threads.submit(started.wait, LIMIT)
+        marker = started.ledgers / "killed-1.json"
+        marker.write_text('{"pid": ')
+        marker.write_text(f'{{"pid": {dying.pid}}}')
+        time.sleep(0.1)
+        assert not waiting.done()
+        dying.kill()
+        assert waiting.result(LIMIT) == -signal.SIGKILL
+
+
 # --- kills ------------------------------------------------------------------------------------------------
 
 

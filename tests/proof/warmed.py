@@ -12,11 +12,12 @@ import random
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -55,9 +56,13 @@ class Warmed:
         self._reader.start()
 
     def launch(self, command, *, cwd, env, stdout, **_others):
-        """Start a recorded `python script.py arguments` as `subprocess.Popen` would."""
+        """Start a recorded `python script.py arguments` as `subprocess.Popen` would.
+
+        With `ranks` instead of `python` two processes of it train together, started by one that does as torchrun does.
+        """
         request = {
             "command": list(command[1:]),
+            "ranks": 2 if command[0] == "ranks" else 0,
             "cwd": str(cwd),
             "env": env,
             "log": str(Path(f"/proc/self/fd/{stdout}").readlink()),
@@ -144,6 +149,8 @@ def _run(request):
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if request["ranks"]:
+        _be_agent(request["ranks"])
     status = 1
     try:
         import numpy as np
@@ -166,6 +173,31 @@ def _run(request):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _be_agent(count, restarts=1):
+    """Fork ranks, and return in each; when one fails, end them all and start them once more."""
+    for attempt in range(1 + restarts):
+        ranks = []
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for rank in range(count):
+            ranks.append(os.fork())
+            if ranks[-1] == 0:
+                os.setpgrp()
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RESTARTS": str(attempt)}
+                return
+        statuses = [os.wait()[1]]
+        while len(statuses) < count:
+            if any(statuses):
+                for rank in ranks:
+                    with suppress(ProcessLookupError):
+                        os.kill(rank, signal.SIGKILL)
+            statuses.append(os.wait()[1])
+        if not any(statuses):
+            os._exit(0)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 @click.option("--every", type=click.IntRange(min=1), help="Note the large parts at every so many steps only (1).")
 @click.option("--seed", type=int, help="Seed Python, NumPy and torch when torch is imported.")
 @click.option("--leave-out", multiple=True, metavar="PATTERN", help="What the trainings do not see of this directory.")
-@click.option("--jobs", type=click.IntRange(min=1), help="How many trainings run at once (2; on a GPU 1).")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="How many trainings run at once (2; on a GPU, or of ranks, 1)."
+)
+@click.option(
+    "--tolerance", type=click.FloatRange(0), default=0.0, help="Compare only samples and losses, within this."
+)
 @click.option("--timeout", type=float, help="Seconds after which a process that does not end is killed.")
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="A new directory for all that is made.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write what was found as a page, too.")
@@ -95,7 +100,8 @@ def _order(command: Sequence[str], options: Mapping[str, Any]) -> "Order":
 def _wishes(options: Mapping[str, Any], *, is_quiet: bool) -> "Wishes":
     from samestep.proof.proving import Wishes
 
-    return Wishes(options["kills"], options["at"], options["jobs"], say=(lambda _: None) if is_quiet else output.say)
+    say = (lambda _: None) if is_quiet else output.say
+    return Wishes(options["kills"], options["at"], options["jobs"], options["tolerance"], say=say)
 
 
 def _write_page(path: Path, described: Mapping[str, Any]) -> None:

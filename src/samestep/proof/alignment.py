@@ -35,10 +35,17 @@ def align(found: Sequence[Step], expected: Sequence[Step], latest: int, end: Ste
         latest: The number of steps that were done before: a resume can go on from there at most.
         end: What the reference left at its end.
     """
-    first, length = found[0], len(expected)
-    counted = _by_count(first, expected)
-    if counted is not None:
-        return Alignment(counted, "completed")
+    length = len(expected)
+    known = by_count(found[0], expected) or by_state(found[0], expected, latest, end)
+    if known is not None:
+        return known
+    left = length - len(found)
+    return Alignment(left, "length") if 0 < left <= latest else Alignment(0, "start")
+
+
+def by_state(first: Step, expected: Sequence[Step], latest: int, end: Step | None = None) -> Alignment | None:
+    """Find the step that begins with the same state as a first one; arguments as those of `align`."""
+    length = len(expected)
     if _is_same(_START, first, expected[0]):
         return Alignment(0, "start")
     for parts in _SOUGHT:
@@ -47,14 +54,14 @@ def align(found: Sequence[Step], expected: Sequence[Step], latest: int, end: Ste
             return Alignment(length, "parameters")  # what is left at the end holds no optimizer state
         if places and _is_telling(parts, first, expected):
             return Alignment(max(places, key=lambda at: (_agreement(first, expected[at]), at)), parts[0])
-    left = length - len(found)
-    return Alignment(left, "length") if 0 < left <= latest else Alignment(0, "start")
+    return None
 
 
-def _by_count(first: Step, expected: Sequence[Step]) -> int | None:
+def by_count(first: Step, expected: Sequence[Step]) -> Alignment | None:
+    """Find the step at which samestep had counted as many as at a first one."""
     count = first.notes.get("completed")
     places = [at for at, each in enumerate(expected) if count is not None and each.notes.get("completed") == count]
-    return places[0] if places else None
+    return Alignment(places[0], "completed") if places else None
 
 
 def _is_same(parts: Sequence[str], first: Step, there: Step) -> bool:

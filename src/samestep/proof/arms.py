@@ -11,7 +11,7 @@ from pathlib import Path
 
 from samestep.errors import SamestepError
 from samestep.proof.ledger import Ledger, find_ledgers
-from samestep.proof.lives import Life, by_rank, joined
+from samestep.proof.lives import Life, by_rank, joined, together
 from samestep.proof.planning import Kill
 from samestep.proof.recording import Launch, Settings
 from samestep.proof.starting import Attempt, Attempts
@@ -112,13 +112,15 @@ class Arm:
 
     def lives(self) -> dict[int, list[Life]]:
         """Give what each rank noted: its first process first, then each resumed one."""
-        lives: dict[int, list[Life]] = {}
+        lives: dict[int, list[Life]] = {each.rank: [] for outcome in self.outcomes for each in outcome.ledgers}
         for number, outcome in enumerate(self.outcomes):
-            for rank, ledgers in by_rank(outcome.ledgers).items():
-                whole = [joined(ledgers)] if number == 0 else [Life(each.steps, each.end) for each in ledgers]
-                lives.setdefault(rank, [] if number == 0 else [Life([])]).extend(whole)
-            for rank in {*lives} - {each.rank for each in outcome.ledgers}:
-                lives[rank].append(Life([]))
+            found = by_rank(outcome.ledgers)
+            if number == 0 or all(len(each) == 1 for each in found.values()):
+                for rank, life in together({rank: joined(found.get(rank, [])) for rank in lives}).items():
+                    lives[rank].append(life)
+            else:
+                for rank in lives:
+                    lives[rank] += [Life(each.steps, each.end) for each in found.get(rank, [])] or [Life([])]
         return lives
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from samestep.proof.comparing import Difference, first_difference
+from samestep.errors import SamestepError
+from samestep.proof.comparing import Difference, detail, first_difference
 from samestep.proof.ledger import Ledger
 from samestep.proof.lives import Life, Reference, by_rank, joined
+from samestep.proof.material import within
 
 _MAY_DIFFER = frozenset(
     {"random.python", "random.numpy", "random.torch", "random.cuda", "batch", "inputs", "variables"}
@@ -13,18 +15,28 @@ _MAY_DIFFER = frozenset(
 """What may differ between reference and repeat: an unused generator, a path in a batch, a clock."""
 
 
-def references(ledgers: Sequence[Ledger], cut: int | None) -> dict[int, Reference]:
+def references(ledgers: Sequence[Ledger], cut: int | None, tolerance: float = 0.0) -> dict[int, Reference]:
     """Give the reference of each rank.
 
     Args:
         ledgers: What the undisturbed training noted.
         cut: After how many steps its processes were ended; None: they came to their end.
+        tolerance: By how much losses may differ.
+
+    Raises:
+        SamestepError: Losses may differ, and none is known.
     """
     found = {}
     for rank, each in by_rank(ledgers).items():
         life = joined(each)
         is_cut = cut is not None and life.end is None and len(life.steps) >= cut
-        found[rank] = Reference(life.steps, life.end, is_cut=is_cut, rank=rank)
+        found[rank] = Reference(life.steps, life.end, is_cut=is_cut, rank=rank, tolerance=tolerance)
+        if tolerance and not all("loss" in step.notes for step in life.steps):
+            raise SamestepError(
+                "Losses are to be compared, and some steps have none that is known.",
+                expected="backward() of one number before each step",
+                hint="Prove it without --tolerance: then everything else is compared.",
+            )
     return found
 
 
@@ -48,6 +60,8 @@ def repeated(
 
 
 def _masked(reference: Reference, again: Life) -> Reference | Difference:
+    if reference.tolerance:
+        return _first_beyond(reference, again) or reference
     if first_difference(reference.steps, again.steps, ignored=_MAY_DIFFER) is not None:
         found = first_difference(reference.steps, again.steps, rank=reference.rank)
         if found is not None:
@@ -67,3 +81,12 @@ def _masked(reference: Reference, again: Life) -> Reference | Difference:
         if right.tensors.get("variables", {}).get(name) != digest
     }
     return replace(reference, masked=frozenset(parts), steady=frozenset(names - moving))
+
+
+def _first_beyond(reference: Reference, again: Life) -> Difference | None:
+    """Give the first step whose samples or losses are others."""
+    seen, shown = within(reference, again, 0)
+    found = first_difference(seen.steps, shown.steps, rank=reference.rank)
+    if found is None or found.part == "steps":
+        return found
+    return replace(found, detail=detail(found.part, reference.steps[found.step], again.steps[found.step]))

@@ -24,7 +24,7 @@ class Death:
 
     Args:
         folder: The folder of the ledgers, where `killed-<rank>.json` is written.
-        rank: This process's rank.
+        rank: This process's rank; it may be set as long as nothing has happened.
         plan: `after`: behind which step's line, -1 before the first; `operation`: before which one behind it, None: at
             once; `bytes`: by how many the file has grown that this operation writes, None: not at all; `rank`: whose
             death it is, None: everybody's. None: nobody dies.
@@ -32,8 +32,7 @@ class Death:
     """
 
     def __init__(self, folder: Path, rank: int, plan: Mapping[str, Any] | None, prover: int | None) -> None:
-        self._folder, self._rank, self._prover = folder, rank, prover
-        self._plan = plan if plan is not None and plan.get("rank") in {None, rank} else None
+        self._folder, self.rank, self._prover, self._plan = folder, rank, prover, plan
         self._process = os.getpid()
         self._is_due = False
         self._limited: dict[str, Any] | None = None
@@ -57,7 +56,7 @@ class Death:
         Args:
             number: The step whose line was written; -1 at the start.
         """
-        if self._plan is None or os.getpid() != self._process:
+        if self._plan is None or not self._is_meant(self._plan):
             return
         if self._limited is not None:
             self._die(self._limited | {"fallback": "next line"})
@@ -74,7 +73,7 @@ class Death:
             path: The file, within the training's directory.
             kept: The bytes of the file that the operation keeps, and adds to.
         """
-        if self._plan is None or os.getpid() != self._process:
+        if self._plan is None or not self._is_meant(self._plan):
             return
         if self._limited is not None:
             self._die(self._limited | {"fallback": "next operation"})
@@ -84,10 +83,14 @@ class Death:
                 self._die(described)
             self._limit(described, kept)
 
+    def _is_meant(self, plan: Mapping[str, Any]) -> bool:
+        """Tell whether it is this process that has to die, and not a child that it has forked."""
+        return plan.get("rank") in {None, self.rank} and os.getpid() == self._process
+
     def _described(self) -> dict[str, Any]:
         plan = self._plan or {}
         asked = {name: plan.get(name) for name in ("after", "operation", "bytes")}
-        return {"rank": self._rank, "pid": os.getpid(), **asked, "name": None, "path": None, "fallback": None}
+        return {"rank": self.rank, "pid": os.getpid(), **asked, "name": None, "path": None, "fallback": None}
 
     def _limit(self, described: dict[str, Any], kept: int) -> None:
         self._limited = described
@@ -104,7 +107,7 @@ class Death:
         raise AssertionError  # nobody gets here
 
     def _write(self, described: dict[str, Any]) -> None:
-        path = self._folder / f"killed-{self._rank}.json"
+        path = self._folder / f"killed-{self.rank}.json"
         descriptor = files.system.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         files.write_all(descriptor, memoryview(json.dumps(described).encode() + b"\n"))
         files.system.close(descriptor)

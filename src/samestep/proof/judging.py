@@ -3,14 +3,14 @@
 Pure: it reads what was noted, and knows neither processes nor files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from samestep.proof.alignment import align
+from samestep.proof.alignment import align, by_count, by_state
 from samestep.proof.comparing import Difference, detail
 from samestep.proof.ledger import PARTS, Step
 from samestep.proof.lives import Life, Reference
-from samestep.proof.material import HARMLESS, counted, differences, is_of_scheduler, lost
+from samestep.proof.material import HARMLESS, counted, differences, is_of_scheduler, lost, within
 from samestep.proof.saves import Save, find_saves
 
 STATE = tuple(part for part in PARTS if part not in {"variables", "inputs", "loss", "gradients"})
@@ -59,27 +59,46 @@ def judge(reference: Reference, lives: Sequence[Life]) -> Judgement:
     first = _compared(reference, lives[0], 0)
     if first.first_difference is not None:
         return replace(first, verdict="unstable", explanation="It differs from the reference before it was killed.")
-    done, compared, resumed, harmless = len(lives[0].steps), 0, list[int](), set[str]()
+    done, compared, resumed, harmless = lives[0].done, 0, list[int](), set[str]()
+    own = list(lives[0].steps)
     judgement = first
     for life in lives[1:]:
-        judgement = _Resume(reference, lives[0], life, done, is_last=life is lives[-1]).judge()
+        judgement = _Resume(reference, lives[0], life, done, is_last=life is lives[-1], own=own).judge()
+        own[judgement.at :] = life.steps
         resumed += judgement.resumed_from
         compared += judgement.compared
         harmless |= {*judgement.harmless}
         if judgement.verdict != "proved":
             break
-        done = max(done, judgement.at + len(life.steps))
+        done = max(done, judgement.at + life.done)
     ordered = [part for part in PARTS if part in harmless]
     return replace(judgement, resumed_from=resumed, compared=compared, harmless=ordered)
+
+
+def rank_at_fault(judgements: Mapping[int, Judgement]) -> int:
+    """Choose of several ranks the one at which a cause is seen first: the others get its gradients in the same step.
+
+    Args:
+        judgements: The verdict over each rank; at least one.
+    """
+
+    def place(rank: int) -> tuple[bool, bool, int, int]:
+        judgement, order = judgements[rank], [*PARTS, "steps"]
+        difference = judgement.first_difference
+        at = (len(order), 0) if difference is None else (difference.step, order.index(difference.part))
+        return (judgement.verdict == "proved", difference is None, *at)
+
+    return min(judgements, key=place)
 
 
 def _compared(reference: Reference, life: Life, at: int) -> Judgement:
     """Compare a process with the reference from a step on; what nothing follows from is harmless."""
     there = reference.steps[at:]
     judgement = Judgement(compared=min(len(there), len(life.steps)), at=at, found=life.steps)
+    seen, shown = within(reference, life, at)
     if judgement.compared:
-        _tell_restored(judgement, reference, there[0], life.steps[0])
-    found = differences(reference, life, at)
+        _tell_restored(judgement, seen, seen.steps[at], shown.steps[0])
+    found = differences(seen, shown, at)
     if all(part in HARMLESS for _, parts in found for part in parts):
         idle = {part for _, parts in found for part in parts} - {"variables"} | {*judgement.harmless}
         judgement.harmless = [part for part in PARTS if part in idle]
@@ -123,9 +142,13 @@ class _Resume:
         life: The resumed process.
         done: How many steps were done before it.
         is_last: Whether it came to the end of the training.
+        own: The steps that the killed processes have made, up to where the last one was killed.
     """
 
-    def __init__(self, reference: Reference, killed: Life, life: Life, done: int, *, is_last: bool) -> None:
+    def __init__(
+        self, reference: Reference, killed: Life, life: Life, done: int, *, is_last: bool, own: Sequence[Step]
+    ) -> None:
+        self._own = own
         self._reference, self._life, self._done, self._is_last = reference, life, done, is_last
         self._complete = [each for each in find_saves(killed.steps) if 0 < each.completed < done]
         self._saves = find_saves(reference.steps, reference.end)
@@ -135,7 +158,7 @@ class _Resume:
         """Align, compare, and name the gravest fault that fits."""
         if not self._life.steps:
             return self._without_steps()
-        at = align(self._life.steps, self._reference.steps, self._done, self._reference.end).at
+        at = self._aligned()
         judgement = _compared(self._reference, self._life, at)
         judgement.resumed_from = [at]
         excess = at + len(self._life.steps) - self._length if self._is_last and not self._reference.is_cut else 0
@@ -146,6 +169,25 @@ class _Resume:
         else:
             self._name_verdict(judgement, excess)
         return judgement
+
+    def _aligned(self) -> int:
+        """Give the reference's step at which the process goes on."""
+        found, expected = self._life.steps, self._reference.steps
+        if not self._reference.tolerance:
+            return align(found, expected, self._done, self._reference.end).at
+        # What was restored is what this training had saved: bits that the reference may never have had. Behind its last
+        # step nothing is noted of it, but a rate that stays the same would point before that.
+        known = by_count(found[0], expected) or by_state(found[0], self._own, self._done)
+        if known is not None and known.by != "learning_rate":
+            return known.at
+        last = min(self._done, self._length - 1)
+        return max(range(last + 1), key=lambda at: (self._same_from(at), at == self._length - len(found), at))
+
+    def _same_from(self, at: int) -> int:
+        """Count the steps that are the same if the first one is the reference's step `at`."""
+        seen, shown = within(self._reference, self._life, at)
+        found = differences(seen, shown, at)
+        return found[0][0] if found else len(shown.steps)
 
     def _without_steps(self) -> Judgement:
         left = self._length - self._done

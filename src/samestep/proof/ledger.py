@@ -75,12 +75,12 @@ class LedgerWriter:
 
     Args:
         folder: Where the ledger is made, with the first line; until then nothing is.
-        rank: The process's rank, which is in the ledger's name.
+        rank: The process's rank, which is in the ledger's name; it may be set until the first line is written.
         about: What is said of the process.
     """
 
     def __init__(self, folder: Path, rank: int, about: Mapping[str, Any]) -> None:
-        self._folder, self._rank, self._about = folder, rank, about
+        self._folder, self.rank, self._about = folder, rank, about
         self._descriptor: int | None = None
         self._names: dict[str, list[str]] = {}
 
@@ -105,14 +105,14 @@ class LedgerWriter:
     def _add(self, line: Mapping[str, Any]) -> None:
         if self._descriptor is None:
             self._descriptor = self._open()
-            self._add({"ledger": VERSION, "rank": self._rank, **self._about})
+            self._add({"ledger": VERSION, "rank": self.rank, **self._about})
         files.write_all(self._descriptor, memoryview(encode_line(line)))
 
     def _open(self) -> int:
         """Make a file of its own: a command may start several processes of one rank, one after the other."""
         number = 0
         while True:
-            name = f"rank-{self._rank}{f'.{number}' if number else ''}.jsonl"
+            name = f"rank-{self.rank}{f'.{number}' if number else ''}.jsonl"
             try:
                 return files.system.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
             except FileExistsError:

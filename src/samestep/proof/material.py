@@ -4,7 +4,10 @@ Names come and go, a loaded checkpoint lies about, steps that a scaler skips are
 a generator: none of that makes another training.
 """
 
+import json
+import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from samestep.proof.comparing import differing
 from samestep.proof.ledger import PASSING, SCHEDULER, Step
@@ -14,6 +17,40 @@ HARMLESS = frozenset({"variables", "random.python", "random.numpy", "random.torc
 """Parts whose difference alone is none, as long as nothing follows from it."""
 
 _WINDOW = {"batch", "inputs", "loss", "gradients"}
+
+
+def within(reference: Reference, life: Life, at: int) -> tuple[Reference, Life]:
+    """With a tolerance, leave of both only what counts: samples, and losses, which are the same if they are near.
+
+    Args:
+        reference: The undisturbed training.
+        life: A process that is compared with it.
+        at: The reference's step that its first one corresponds to.
+    """
+    if not reference.tolerance:
+        return reference, life
+    seen = replace(reference, steps=[_seen(each, each) for each in reference.steps], end=None)
+    pairs = zip(life.steps, reference.steps[at:], strict=False)
+    steps = [_seen(step, there if are_near(step, there, reference.tolerance) else step) for step, there in pairs]
+    return seen, Life(steps + [_seen(each, each) for each in life.steps[len(steps) :]], None, life.made)
+
+
+def are_near(left: Step, right: Step, tolerance: float) -> bool:
+    """Tell whether the losses of two steps differ by so much at most: absolutely or, above 1, relatively."""
+    here, there = left.notes.get("loss", []), right.notes.get("loss", [])
+    return len(here) == len(there) and all(_is_near(*pair, tolerance) for pair in zip(here, there, strict=True))
+
+
+def _is_near(left: float | str, right: float | str, tolerance: float) -> bool:
+    if isinstance(left, str) or isinstance(right, str):  # "nan", "inf"
+        return left == right
+    return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _seen(step: Step, loss_of: Step) -> Step:
+    parts = {"batch": json.dumps(step.notes["indices"])} if "indices" in step.notes else {}
+    parts |= {"loss": json.dumps(loss_of.notes["loss"])} if "loss" in loss_of.notes else {}
+    return Step(step.number, step.optimizer, parts)
 
 
 def differences(reference: Reference, life: Life, at: int) -> list[tuple[int, list[str]]]:

@@ -6,7 +6,7 @@ The moments come from what the reference noted: where its epochs end, and what i
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,9 +78,17 @@ class Plan:
         steps: The steps of the reference.
         end: What it left at its end.
         seconds: How long it took from its first step to its end.
+        others: The plans of the other ranks.
     """
 
-    def __init__(self, steps: Sequence[Step], end: Step | None = None, seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        end: Step | None = None,
+        seconds: float = 1.0,
+        others: Mapping[int, "Plan"] | None = None,
+    ) -> None:
+        self._others = others or {}
         self._length = len(steps)
         self._seconds = seconds
         self._saves = find_saves(steps, end)
@@ -188,13 +196,21 @@ class Plan:
         kind, number, operation = found["kind"], found["number"], found["operation"]
         if (number is None) != (kind in {"saves", "end", "random"}) or (operation and kind != "save"):
             raise _no_spec("The moment of a kill has a number too few or too many.", spec, word)
+        if int(found["rank"] or 0):
+            return self._of_other_rank(word, int(found["rank"]), spec)
         if number is None:
-            kills = self._unnumbered(kind)
-        elif kind == "save":
-            kills = self._of_save(int(number), operation, spec)
-        else:
-            kills = [self._between(kind, int(number), spec)]
-        return [replace(each, rank=int(found["rank"] or 0)) for each in kills]
+            return self._unnumbered(kind)
+        if kind == "save":
+            return self._of_save(int(number), operation, spec)
+        return [self._between(kind, int(number), spec)]
+
+    def _of_other_rank(self, word: str, rank: int, spec: str) -> list[Kill]:
+        """Read it by the rank's own plan: it writes other files, or none."""
+        if rank not in self._others:
+            expected = f"a rank from 0 to {max(self._others, default=0)}"
+            raise SamestepError("The training has no such rank.", path=f"--at {spec}", expected=expected, found=rank)
+        trials = self._others[rank].parsed(word.partition("@")[0])
+        return [replace(kill, rank=rank) for kills in trials for kill in kills]
 
     def _unnumbered(self, kind: str) -> list[Kill]:
         if kind == "end":

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
+_ENDED = (b"Z", b"X")
 
 
 def processes_of(session: int | None, ledgers: Path) -> Iterator[int]:
@@ -30,6 +31,14 @@ def processes_of(session: int | None, ledgers: Path) -> Iterator[int]:
                 yield number
 
 
+def has_ended(number: int) -> bool:
+    """Tell whether a process runs no longer, noted by its parent or not; False where nothing tells it."""
+    try:
+        return (_PROC / str(number) / "stat").read_bytes().rpartition(b") ")[2][:1] in _ENDED
+    except OSError:
+        return _PROC.exists()
+
+
 def _numbers() -> set[int]:
     try:
         return {int(each) for each in os.listdir(_PROC) if each.isdecimal()}  # noqa: PTH208 — names alone are cheaper
@@ -41,7 +50,7 @@ def _belongs(process: Path, session: int | None, mark: bytes) -> bool:
     try:
         # The name stands in parentheses and may hold any character, so the fields are counted from the last one.
         state, *fields = (process / "stat").read_bytes().rpartition(b") ")[2].split()
-        if state in {b"Z", b"X"}:
+        if state in _ENDED:
             return False
         return int(fields[2]) == session or mark in (process / "environ").read_bytes().split(b"\0")
     except (OSError, ValueError, IndexError):  # it has just ended, or is another user's

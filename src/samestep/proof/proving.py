@@ -14,8 +14,8 @@ from samestep.proof.arms import Arm, Order, require_success
 from samestep.proof.baseline import references, repeated
 from samestep.proof.comparing import Difference
 from samestep.proof.diagnosis import explain
-from samestep.proof.judging import Judgement, judge
-from samestep.proof.lives import Life, Reference
+from samestep.proof.judging import Judgement, judge, rank_at_fault
+from samestep.proof.lives import Life, Reference, together
 from samestep.proof.outputs import changed_outputs
 from samestep.proof.planning import Plan, Trial
 from samestep.proof.recording import Launch, ledgers_of
@@ -38,7 +38,8 @@ class Wishes:
     Args:
         kills: How many trials are chosen.
         at: Moments of kills, as `--at` gives them; with them nothing else is chosen.
-        jobs: How many trainings run at once; None: two on the CPU, one on other devices.
+        jobs: How many trainings run at once; None: two of one process on the CPU, else one.
+        tolerance: By how much losses may differ; above 0 nothing but them and the samples is compared.
         launch: Starts a process, as `subprocess.Popen` does.
         say: Is told what happens.
     """
@@ -46,6 +47,7 @@ class Wishes:
     kills: int = 6
     at: Sequence[str] = ()
     jobs: int | None = None
+    tolerance: float = 0.0
     launch: Launch = subprocess.Popen
     say: Callable[[str], None] = field(default=lambda _: None)
 
@@ -70,7 +72,7 @@ def prove(order: Order, base: Path, wishes: Wishes) -> Proof:
 class _Proving:
     def __init__(self, order: Order, base: Path, wishes: Wishes) -> None:
         self._order, self._base, self._wishes = order, base, wishes
-        self._proof = Proof(order.command)
+        self._proof = Proof(order.command, tolerance=wishes.tolerance)
         self._references: dict[int, Reference] = {}
         self._spoiled: Arm | None = None
         self._attempts = Attempts()
@@ -100,7 +102,7 @@ class _Proving:
         outcome = arm.run()
         require_success(outcome, self._order.command)
         ledgers = ledgers_of(arm.workspace.ledgers(0), self._order.command)
-        self._references = references(ledgers, self._order.settings.steps)
+        self._references = references(ledgers, self._order.settings.steps, self._wishes.tolerance)
         self._describe(next(iter(self._references.values())), arm)
         self._require_output(arm)
         return arm
@@ -133,15 +135,19 @@ class _Proving:
             )
 
     def _plan(self, reference: Arm) -> list[Trial]:
-        first = next(iter(self._references.values()))
-        plan = Plan(first.steps, first.end, reference.outcomes[0].seconds)
+        seconds = reference.outcomes[0].seconds
+        first, *others = self._references.values()
+        plan = Plan(
+            first.steps, first.end, seconds, {each.rank: Plan(each.steps, each.end, seconds) for each in others}
+        )
         if self._wishes.at:
             return [trial for spec in self._wishes.at for trial in plan.parsed(spec)]
         return plan.trials(self._wishes.kills)
 
     def _jobs(self, reference: Arm) -> int:
+        """Choose how many trainings run at once; two of several ranks may want the same port."""
         is_on_cpu = all(each.about.get("device") == "cpu" for each in reference.outcomes[0].ledgers)
-        return self._wishes.jobs or (2 if is_on_cpu else 1)
+        return self._wishes.jobs or (2 if is_on_cpu and len(self._references) == 1 else 1)
 
     def _run_repeat(self) -> Arm:
         arm = self._arm("repeat")
@@ -171,13 +177,17 @@ class _Proving:
         return arm
 
     def _run_control(self) -> bool | None:
-        """Resume once more with one bit of one parameter flipped; tell whether that was noticed."""
+        """Resume once more with one bit of one parameter flipped; tell whether that was noticed.
+
+        Where only losses are compared all parameters are moved, behind the first step, and seen in the second.
+        """
         if self._spoiled is None:
             return None
-        self._spoiled.order = replace(self._order, settings=replace(self._order.settings, steps=1))
-        self._spoiled.run(extra={SPOIL: "parameters"})
+        part, steps = ("loss", 2) if self._wishes.tolerance else ("parameters", 1)
+        self._spoiled.order = replace(self._order, settings=replace(self._order.settings, steps=steps))
+        self._spoiled.run(extra={SPOIL: part})
         differences = [each.first_difference for each in self._judge(self._spoiled)]
-        return any(each is not None and each.part == "parameters" for each in differences)
+        return any(each is not None and each.part == part for each in differences)
 
     # --- the verdicts ------------------------------------------------------------------------------------
 
@@ -190,13 +200,17 @@ class _Proving:
         if self._proof.repeat is not None:
             for each in arms:
                 each.cancel()
+            by = f" by more than {self._proof.tolerance:g}" if self._proof.tolerance else ""
             self._proof.reason = (
-                "Two undisturbed trainings differ already, so nothing can be said of a resume: make it "
+                f"Two undisturbed trainings differ{by} already, so nothing can be said of a resume: make it "
                 "deterministic first (--seed 0 seeds it; torch.use_deterministic_algorithms(True))."
             )
             return
         self._wishes.say("trained again: the same")
-        self._references = masked
+        written = together({rank: Life(each.steps, each.end) for rank, each in masked.items()})
+        self._references = {
+            rank: replace(each, steps=written[rank].steps, end=written[rank].end) for rank, each in masked.items()
+        }
         self._proof.masked = sorted({part for each in masked.values() for part in each.masked})
         for trial, future in zip(trials, arms, strict=True):
             result = self._result(reference, future.result(), trial)
@@ -218,10 +232,18 @@ class _Proving:
             is_sound = proof.control is not False
             proof.verdict = PROVED if is_sound else UNVERIFIED
             proof.reason = (
-                "Every step after every resume is the same, bit for bit."
+                self._name_same()
                 if is_sound
-                else "A resume with one flipped bit was not noticed, so this proof cannot be trusted."
+                else "A resume with spoiled parameters was not noticed, so this proof cannot be trusted."
             )
+
+    def _name_same(self) -> str:
+        if not self._proof.tolerance:
+            return "Every step after every resume is the same, bit for bit."
+        return (
+            f"Every step after every resume has the same samples, and losses within {self._proof.tolerance:g}; nothing "
+            "else was compared."
+        )
 
     def _judge(self, arm: Arm) -> list[Judgement]:
         lives = arm.lives()
@@ -233,11 +255,13 @@ class _Proving:
             text = "It ended before the moment came."
             return TrialResult(trial, NOT_KILLED, explanation=text, steps=steps)
         judgements = dict(zip(self._references, self._judge(arm), strict=True))
-        rank = next((rank for rank, each in judgements.items() if each.verdict != PROVED), next(iter(judgements)))
+        rank = rank_at_fault(judgements)
         judgement = self._with_its_end(judgements[rank], arm, trial)
-        if judgement.verdict == PROVED and not self._references[rank].is_cut:
+        if judgement.verdict == PROVED and not self._references[rank].is_cut and not self._proof.tolerance:
             judgement = self._with_its_output(judgement, reference, arm)
-        findings = explain(self._references[rank], judgement)
+        first = judgement.first_difference
+        is_of_unknown_cause = self._proof.tolerance and first is not None and first.part == "loss"
+        findings = [] if is_of_unknown_cause else explain(self._references[rank], judgement)
         return TrialResult.of(judgement, trial, findings, rank, steps)
 
     def _with_its_end(self, judgement: Judgement, arm: Arm, trial: Trial) -> Judgement:

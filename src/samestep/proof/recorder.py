@@ -64,7 +64,7 @@ class Recorder:
     """
 
     def __init__(self, folder: Path) -> None:
-        rank = int(os.environ.get("RANK", "0") or 0)
+        rank = _rank()
         self._about: dict[str, Any] = {
             "pid": os.getpid(),
             "command": command_line(),
@@ -101,6 +101,8 @@ class Recorder:
     def _before_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
         if not self._is_ours():
             return
+        if not self._ledger.is_begun:  # who starts ranks by himself may give them their numbers behind the import
+            self._ledger.rank = self._death.rank = _rank()
         self._about.setdefault("device", _device(optimizer))
         self._spoil(optimizer)
         self._optimizers_number(optimizer)
@@ -162,12 +164,16 @@ class Recorder:
         self._death.after_step(self._number - 1)  # one in a write that did not come
 
     def _spoil(self, optimizer: Optimizer) -> None:
-        """Flip one bit of a parameter, once, where a proof asks for it: it has to be noticed."""
-        if os.environ.pop("SAMESTEP_RECORD_SPOIL", None) is None:
+        """Flip one bit of a parameter, or move all, once, where a proof asks for it: it has to be noticed."""
+        wanted = os.environ.pop("SAMESTEP_RECORD_SPOIL", None)
+        if wanted is None:
             return
         parameters = [each.detach() for group in optimizer.param_groups for each in group["params"]]
         first = next(each for each in parameters if each.is_contiguous() and each.numel())
         first.view(-1).view(torch.uint8)[0] ^= 1
+        if wanted == "loss":  # no single bit shows there
+            for each in parameters:
+                each[..., ::2].add_(1) if each.dim() else each.add_(1)
 
     def _trained(self) -> list[Tensor]:
         known = [optimizer for each in self._optimizers.values() if (optimizer := each()) is not None]
@@ -200,6 +206,13 @@ class Recorder:
                 name = known.get(id(parameter), f"group {group}, parameter {place}")
                 names[name if name not in names else f"{name} ({group}, {place})"] = parameter
         return names
+
+
+def _rank() -> int:
+    """Give the rank of this process, by its process group, or by its launcher as long as it has none."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)
 
 
 def _device(optimizer: Optimizer) -> str:

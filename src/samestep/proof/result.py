@@ -97,6 +97,7 @@ class Proof:
         reason: Why, in a sentence.
         steps: How many steps the reference made.
         ranks: How many ranks it has.
+        tolerance: By how much losses may differ; above 0 nothing but them and the samples was compared.
         epochs: Before which steps an epoch began.
         saves: After how many steps it saved.
         repeat: Where the repeated training differs; None if nowhere.
@@ -114,6 +115,7 @@ class Proof:
     reason: str = ""
     steps: int = 0
     ranks: int = 1
+    tolerance: float = 0.0
     epochs: Sequence[int] = ()
     saves: Sequence[int] = ()
     repeat: Difference | None = None
@@ -138,6 +140,7 @@ class Proof:
             "command": list(self.command),
             "steps": self.steps,
             "ranks": self.ranks,
+            "tolerance": self.tolerance,
             "epochs": list(self.epochs),
             "saves": list(self.saves),
             "repeat": None if self.repeat is None else self.repeat.as_json(),

@@ -6,7 +6,9 @@ of ledgers in its environment.
 """
 
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from samestep.errors import SamestepError
-from samestep.proof.processes import processes_of
+from samestep.proof.processes import has_ended, processes_of
 from samestep.proof.recording import Launch, Process, Settings, recorded_environment, start_command
 from samestep.proof.workspace import Workspace
 from samestep.store import files
@@ -30,6 +32,9 @@ _PATIENCE = 10.0
 """Seconds in which what was killed must be gone; a process that waits for a dead disk ends when the disk does."""
 
 _MOST_OF_A_LOG = 64 * 1024
+
+_OF_AN_AGENT = re.compile(r"[EW]\d{4} .*torch/distributed/elastic/")
+_OF_A_RANK = re.compile(r"\[rank\d+\]: ")
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -100,7 +105,9 @@ class Attempt:
         return self
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the command; what it leaves running is killed then.
+        """Wait for the end of the command, or for the death that was asked for; what is left running is killed then.
+
+        The other ranks of a dead one go with it, and what would start it again, such as torchrun: the prover does that.
 
         Args:
             timeout: Seconds to wait at most (default: without end).
@@ -110,7 +117,7 @@ class Attempt:
         """
         until = None if timeout is None else time.monotonic() + timeout
         with self._killed_on_an_error():
-            while self._is_running():
+            while self._is_running() and not self._has_died():
                 if until is not None and time.monotonic() >= until:
                     return None
                 time.sleep(_PAUSE)
@@ -170,7 +177,7 @@ class Attempt:
             return ""
         # A progress bar writes one line over and over: its last state is what a terminal would show.
         shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
-        return printable_lines("\n".join(shown[-lines:]))
+        return printable_lines("\n".join(_without_agent(shown)[-lines:]))
 
     @contextlib.contextmanager
     def _killed_on_an_error(self) -> Iterator[None]:
@@ -189,6 +196,14 @@ class Attempt:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:  # not our own child: a test's, or one whose end was noted meanwhile
             return self._process.poll() is None
+
+    def _has_died(self) -> bool:
+        """Tell whether a process has died as it was asked to; what is killed in a write has said so before."""
+        for path in self.ledgers.glob("killed-*.json"):
+            with contextlib.suppress(OSError, ValueError):  # it is being written
+                if has_ended(int(json.loads(path.read_bytes())["pid"])):
+                    return True
+        return False
 
     def _finish(self) -> None:
         """Kill all that is left, then take note of the end."""
@@ -232,6 +247,19 @@ def _kill(process: int) -> bool:
     except (ProcessLookupError, PermissionError):  # it has ended, or is the system's by now
         return False
     return True
+
+
+def _without_agent(lines: Sequence[str]) -> Sequence[str]:
+    """Leave out what torchrun says of a rank that has failed, in forty lines, if the rank has said it before."""
+    places = [place for place, line in enumerate(lines) if _OF_AN_AGENT.match(line)]
+    if not places:
+        return lines
+    before = lines[: places[0]]
+    if not any("Traceback" in each for each in before):
+        return lines[: places[-1] + 1]
+    # The first to fail has the cause; the others fail since it is gone.
+    first = next((found[0] for each in before if (found := _OF_A_RANK.match(each)) and "Traceback" in each), "")
+    return [each for each in before if not _OF_A_RANK.match(each) or each.startswith(first)]
 
 
 class Attempts:

@@ -50,8 +50,15 @@ def headline(proof: Mapping[str, Any]) -> str:
     """Say the verdict in a sentence."""
     killed = [each for each in proof["trials"] if each["verdict"] == "proved"]
     compared = sum(each["compared"] for each in killed)
+    within = proof.get("tolerance", 0)
+    same = (
+        f"have the same samples, and losses within {within:g}; nothing else was compared."
+        if within
+        else "are the same bit for bit."
+    )
     return {
-        "proved": f"Proved: killed {times(len(killed))}, and {compared} steps after it are the same bit for bit.",
+        "proved": f"Proved{f' within {within:g}' if within else ''}: killed {times(len(killed))}, and {compared} steps "
+        f"after it {same}",
         "diverged": "Diverged: after a kill this is another training.",
         "unverified": "Unverified: there is no proof.",
     }[proof["verdict"]]
@@ -105,17 +112,17 @@ def _verdict(proof: Mapping[str, Any]) -> Iterator[str]:
         yield f"  step {proof['repeat']['step']}: {proof['repeat']['part']} differs: {proof['repeat']['detail']}"
     cause = cause_of(proof)
     if cause is not None:
-        yield from _cause(cause, proof["steps"])
+        yield from _cause(cause, proof["steps"], has_ranks=proof["ranks"] > 1)
 
 
-def _cause(trial: Mapping[str, Any], steps: int) -> Iterator[str]:
+def _cause(trial: Mapping[str, Any], steps: int, *, has_ranks: bool) -> Iterator[str]:
     first = trial["first_difference"]
     yield ""
     yield f"  {kills_of(trial)}"
     if trial["resumes"]:
         yield f"  went on from   step {trial['resumes'][-1]}"
     if first is not None:
-        rank = f" of rank {first['rank']}" if first["rank"] else ""
+        rank = f" of rank {first['rank']}" if has_ranks else ""
         yield f"  differs from   {moment(first['step'], steps)}{rank} on: {first['part']} first"
     yield f"  restored       {', '.join(trial['restored']) or 'nothing'}"
     yield f"  not restored   {', '.join(trial['not_restored']) or 'nothing'}"

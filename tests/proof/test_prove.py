@@ -155,7 +155,59 @@ def test_never_saved(proved):
     """A training that saves nothing starts from scratch, and that is said."""
     found = proved(SOUND.split("    torch.save(", maxsplit=1)[0], at=["step:4"])
     assert found.trials[0].verdict == "from_scratch"
-    assert "writes nothing" in found.reason
+    assert "saves nothing" in found.reason
+
+
+def test_saved_at_the_end_only(proved):
+    """A training that saves its weights at its end only is never resumed, and that is said."""
+    found = proved(
+        SOUND.split("    torch.save(")[0] + 'torch.save(model.state_dict(), "final.pt")\n', at=["step:4", "end"]
+    )
+    assert [each.verdict for each in found.trials] == ["from_scratch", "from_scratch"]
+
+
+def test_nothing_resumed(proved):
+    """Where no kill came behind a checkpoint nothing was resumed, and nothing is proved."""
+    found = proved(SOUND, at=["step:2", "end"])
+    assert found.verdict == "unverified"
+    assert "nothing was resumed" in found.reason
+
+
+def test_two_phases(proved):
+    """A resume in the second phase of a training never uses the optimizer of the first, and is proved."""
+    phases = SOUND.replace("epoch = 0\n", "epoch = 0\nhead = torch.optim.SGD(model[2].parameters(), 0.1)\n").replace(
+        "        optimizer.step()\n", "        (optimizer if epoch else head).step()\n"
+    )
+    found = proved(phases, at=["step:7"])
+    assert (found.verdict, found.trials[0].resumed_from) == ("proved", [6])
+
+
+def test_dry_forward(proved):
+    """A forward before the loop, to see shapes, is no part of the first step."""
+    found = proved(SOUND.replace("epoch = 0\n", "epoch = 0\nmodel(data[:2])\n"), at=["step:4"])
+    assert found.verdict == "proved"
+
+
+def test_counter_in_the_checkpoint(proved):
+    """That a checkpoint tells how often it was resumed is no other training."""
+    counted = SOUND.replace("epoch = 0\n", "epoch = starts = 0\n").replace(
+        '    epoch = saved["epoch"]\n', '    epoch = saved["epoch"]\n    starts = saved["starts"] + 1\n'
+    )
+    found = proved(counted.replace('            "epoch": ', '            "starts": starts, "epoch": '), at=["step:4"])
+    assert found.verdict == "proved"
+
+
+def test_missing_output(proved):
+    """A checkpoint that is there without the kill, and not after it, is missed."""
+    best = SOUND.replace(
+        "    torch.save(\n", '    if epoch == 0: torch.save(model.state_dict(), "best.pt")\n    torch.save(\n'
+    )
+    dropped = best.replace(
+        '    saved = torch.load("last.pt")\n', '    saved = torch.load("last.pt")\n    os.remove("best.pt")\n'
+    )
+    found = proved(dropped, at=["step:4"])
+    assert (found.verdict, found.trials[0].first_difference.part) == ("diverged", "files")
+    assert "best.pt is missing" in found.trials[0].first_difference.detail
 
 
 def test_crash(proved):
@@ -174,7 +226,7 @@ def test_goes_on(proved):
 
 def test_begins_anew(proved):
     """A finished training may begin anew when it is started again."""
-    found = proved(SOUND + '\nos.remove("last.pt")\n', at=["end"])
+    found = proved(SOUND + '\nos.remove("last.pt")\n', at=["step:4", "end"])
     assert found.verdict == "proved"
 
 

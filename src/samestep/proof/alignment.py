@@ -36,16 +36,19 @@ def align(found: Sequence[Step], expected: Sequence[Step], latest: int, end: Ste
         end: What the reference left at its end.
     """
     length = len(expected)
-    known = by_count(found[0], expected) or by_state(found[0], expected, latest, end)
+    known = by_count(found[0], expected) or by_state(found, expected, latest, end)
     if known is not None:
         return known
     left = length - len(found)
     return Alignment(left, "length") if 0 < left <= latest else Alignment(0, "start")
 
 
-def by_state(first: Step, expected: Sequence[Step], latest: int, end: Step | None = None) -> Alignment | None:
-    """Find the step that begins with the same state as a first one; arguments as those of `align`."""
-    length = len(expected)
+def by_state(found: Sequence[Step], expected: Sequence[Step], latest: int, end: Step | None = None) -> Alignment | None:
+    """Find the step that begins with the same state as the first one found; arguments as those of `align`.
+
+    Where a training stands still several do: then the one that leaves as many steps as were found.
+    """
+    first, count, length = found[0], len(found), len(expected)
     if _is_same(_START, first, expected[0]):
         return Alignment(0, "start")
     for parts in _SOUGHT:
@@ -53,7 +56,8 @@ def by_state(first: Step, expected: Sequence[Step], latest: int, end: Step | Non
         if not places and latest >= length and end is not None and _is_same(("parameters",), first, end):
             return Alignment(length, "parameters")  # what is left at the end holds no optimizer state
         if places and _is_telling(parts, first, expected):
-            return Alignment(max(places, key=lambda at: (_agreement(first, expected[at]), at)), parts[0])
+            fits = length - count
+            return Alignment(max(places, key=lambda at: (_agreement(first, expected[at]), at == fits, at)), parts[0])
     return None
 
 
@@ -65,7 +69,8 @@ def by_count(first: Step, expected: Sequence[Step]) -> Alignment | None:
 
 
 def _is_same(parts: Sequence[str], first: Step, there: Step) -> bool:
-    return first.optimizer == there.optimizer and all(first.parts.get(part) == there.parts.get(part) for part in parts)
+    # Not by the optimizer's number: a resumed process may never use that of an earlier phase.
+    return all(first.parts.get(part) == there.parts.get(part) for part in parts)
 
 
 def _is_telling(parts: Sequence[str], first: Step, expected: Sequence[Step]) -> bool:

@@ -62,10 +62,10 @@ def repeated(
 def _masked(reference: Reference, again: Life) -> Reference | Difference:
     if reference.tolerance:
         return _first_beyond(reference, again) or reference
-    if first_difference(reference.steps, again.steps, ignored=_MAY_DIFFER) is not None:
-        found = first_difference(reference.steps, again.steps, rank=reference.rank)
-        if found is not None:
-            return found
+    found = first_difference(reference.steps, again.steps, ignored=_MAY_DIFFER, rank=reference.rank)
+    if found is not None:
+        cause = first_difference(reference.steps, again.steps, ignored=reference.unused, rank=reference.rank)
+        return cause or found
     pairs = list(zip(reference.steps, again.steps, strict=True))
     parts = {
         part

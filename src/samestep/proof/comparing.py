@@ -75,8 +75,7 @@ def differing(left: Step, right: Step, ignored: Collection[str] = ()) -> list[st
     if not (left.is_whole and right.is_whole):
         ignored = {*ignored, *LARGE}
     parts = [name for name in names if name not in ignored and left.parts.get(name) != right.parts.get(name)]
-    parts = [part for part in parts if part not in PASSING or _differing_in_both(part, left, right)]
-    return [*(["optimizer"] if left.optimizer != right.optimizer else []), *parts]
+    return [part for part in parts if part not in PASSING or _differing_in_both(part, left, right)]
 
 
 def _differing_in_both(part: str, left: Step, right: Step) -> list[str]:

@@ -33,6 +33,8 @@ class Death:
 
     def __init__(self, folder: Path, rank: int, plan: Mapping[str, Any] | None, prover: int | None) -> None:
         self._folder, self.rank, self._prover, self._plan = folder, rank, prover, plan
+        self.number = 0
+        """Which of the rank's processes this is, one after the other; it may be set as long as nothing has happened."""
         self._process = os.getpid()
         self._is_due = False
         self._limited: dict[str, Any] | None = None
@@ -85,7 +87,8 @@ class Death:
 
     def _is_meant(self, plan: Mapping[str, Any]) -> bool:
         """Tell whether it is this process that has to die, and not a child that it has forked."""
-        return plan.get("rank") in {None, self.rank} and os.getpid() == self._process
+        is_process = plan.get("process", 0) == self.number
+        return is_process and plan.get("rank") in {None, self.rank} and os.getpid() == self._process
 
     def _described(self) -> dict[str, Any]:
         plan = self._plan or {}

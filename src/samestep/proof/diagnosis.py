@@ -60,6 +60,23 @@ _REPAIRS: Mapping[str, tuple[str, str]] = {
 }
 
 
+_CURES: Mapping[str, tuple[str, str]] = {
+    "from_scratch": (
+        "look for the newest checkpoint at the start, and load it; write each under another name, rename it at last",
+        "samestep.Run(directory): the same command goes on",
+    ),
+    "older_checkpoint": (
+        "choose the checkpoint of the highest step, as a number: neither the last by name nor the best by score",
+        "samestep.Run(directory): it goes on from the newest",
+    ),
+    "crashed": (
+        "write each checkpoint under another name, rename it (os.replace) when it is whole, and keep the one before it",
+        "samestep.Run(directory): a save that was cut short is never seen",
+    ),
+}
+"""How to repair what is no lost part."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What is said of one part.
@@ -85,6 +102,8 @@ def explain(reference: Reference, judgement: Judgement) -> list[Finding]:
         judgement: The verdict over a trial.
     """
     difference = judgement.first_difference
+    if judgement.verdict in _CURES:
+        return [Finding("steps", judgement.explanation, *_CURES[judgement.verdict])]
     if difference is None:
         return []
     parts = [difference.part, *(part for part in judgement.not_restored if part != difference.part)]

@@ -1,6 +1,8 @@
 """Owns the digest of any value that a training handles: batches, arguments, states. Changes nothing, keeps nothing."""
 
 import math
+from array import array
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,9 +89,17 @@ def _parts(value: Any) -> list[Any]:
         parts = list(value.flat)
     elif isinstance(value, np.generic):
         parts = [value.item()]
+    elif isinstance(value, (deque, range, array, bytearray)):
+        parts = list(value)
     elif not isinstance(value, type) and not callable(value):
-        parts = [part for pair in _attributes(value).items() for part in pair]
+        parts = [part for pair in _attributes(value).items() for part in pair] or _written(value)
     return parts
+
+
+def _written(value: Any) -> list[Any]:
+    """Give what an object without attributes says of itself, such as a date; nothing if that is its address."""
+    text = repr(value)
+    return [] if " at 0x" in text else [text]
 
 
 def _attributes(value: Any) -> dict[str, Any]:

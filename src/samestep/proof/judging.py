@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from samestep.proof.alignment import align, by_count, by_state
-from samestep.proof.comparing import Difference, detail
+from samestep.proof.comparing import Difference, detail, shortened
 from samestep.proof.ledger import PARTS, Step
 from samestep.proof.lives import Life, Reference
 from samestep.proof.material import HARMLESS, counted, differences, is_of_scheduler, lost, within
@@ -34,6 +34,7 @@ class Judgement:
         compared: How many steps of resumed processes were compared.
         at: The reference's step that the process's first one corresponds to.
         found: The steps of the process that differs.
+        passed_over: Complete saves that a training from scratch might have gone on from.
     """
 
     verdict: str = "proved"
@@ -47,6 +48,7 @@ class Judgement:
     compared: int = 0
     at: int = 0
     found: Sequence[Step] = ()
+    passed_over: Sequence[Save] = ()
 
 
 def judge(reference: Reference, lives: Sequence[Life]) -> Judgement:
@@ -103,6 +105,8 @@ def _compared(reference: Reference, life: Life, at: int) -> Judgement:
         idle = {part for _, parts in found for part in parts} - {"variables"} | {*judgement.harmless}
         judgement.harmless = [part for part in PARTS if part in idle]
         judgement.not_restored = []
+        if judgement.lost:
+            judgement.explanation = f"Nothing follows from these, which are not restored: {shortened(judgement.lost)}"
         return judgement
     number, parts = found[0]
     _name_difference(judgement, reference, life, number, parts)
@@ -177,7 +181,7 @@ class _Resume:
             return align(found, expected, self._done, self._reference.end).at
         # What was restored is what this training had saved: bits that the reference may never have had. Behind its last
         # step nothing is noted of it, but a rate that stays the same would point before that.
-        known = by_count(found[0], expected) or by_state(found[0], self._own, self._done)
+        known = by_count(found[0], expected) or by_state(found, self._own, self._done)
         if known is not None and known.by != "learning_rate":
             return known.at
         last = min(self._done, self._length - 1)
@@ -213,12 +217,12 @@ class _Resume:
 
     def _name_verdict(self, judgement: Judgement, excess: int) -> None:
         difference = judgement.first_difference
-        if judgement.at == 0 and self._done and (self._complete or not self._saves):
+        if judgement.at == 0 and self._done and self._complete:
             judgement.verdict = "from_scratch"
-            judgement.explanation = "The training began at its start again" + (
-                f", although a checkpoint of step {self._complete[-1].completed} was complete."
-                if self._complete
-                else ": between its steps it writes nothing as large as a checkpoint."
+            judgement.passed_over = self._complete
+            judgement.explanation = (
+                "The training began at its start again, although a checkpoint of step "
+                f"{self._complete[-1].completed} was complete."
             )
         elif difference is None:
             self._name_lost_work(judgement)

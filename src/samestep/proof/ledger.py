@@ -85,6 +85,11 @@ class LedgerWriter:
         self._names: dict[str, list[str]] = {}
 
     @property
+    def number(self) -> int:
+        """Count the ledgers of the rank that are there: the number of the next one."""
+        return sum(_rank_of(path.name) == self.rank for path in self._folder.glob(f"rank-{self.rank}*.jsonl"))
+
+    @property
     def is_begun(self) -> bool:
         """Tell whether anything was written."""
         return self._descriptor is not None
@@ -117,6 +122,10 @@ class LedgerWriter:
                 return files.system.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
             except FileExistsError:
                 number += 1
+
+
+def _rank_of(name: str) -> int:
+    return int(name.removeprefix("rank-").partition(".")[0])
 
 
 @dataclass

@@ -75,11 +75,20 @@ def counted(reference: Reference, at: int, expected: Step, found: Step, ignored:
         for part in differing(expected, found, ignored)
         if part not in PASSING or lost(part, reference, at, expected, found)
     ]
+    if _has_no_consequence(expected, found):  # a forward before the first step, a path in a batch
+        parts = [part for part in parts if part not in {"batch", "inputs"}]
     if not is_half_window(expected, found):
         return parts
     # What came before is lost: gradients; or nothing, where those steps were skipped, as a GradScaler does.
     others = [part for part in parts if part not in _WINDOW]
     return ["gradients", *others] if "gradients" in parts else others
+
+
+def _has_no_consequence(expected: Step, found: Step) -> bool:
+    """Tell whether two steps have come to the same losses and gradients, whatever they were given."""
+    return "gradients" in expected.parts and all(
+        expected.parts.get(part) == found.parts.get(part) for part in ("loss", "gradients")
+    )
 
 
 def lost(part: str, reference: Reference, at: int, expected: Step, found: Step) -> list[str]:
@@ -125,5 +134,5 @@ def _differing_ends(expected: Step | None, found: Step | None) -> list[str]:
     """Compare what two processes left at their ends, as far as it was still there."""
     if expected is None or found is None:
         return []
-    known = {"parameters", "buffers"} & {*expected.parts} & {*found.parts}
+    known = {"parameters", "buffers", "copies"} & {*expected.parts} & {*found.parts}
     return [part for part in differing(expected, found) if part in known]

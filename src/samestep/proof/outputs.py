@@ -1,13 +1,16 @@
-"""Owns the comparison of what trainings have written: tensors and values in checkpoints. Executes nothing of them.
+"""Owns the comparison of what trainings have written: the tensors in checkpoints. Executes nothing of them.
 
-Logs and records of times differ by right; weights do not. So only files count that hold tensors.
+Logs, records of times, and how often a training was resumed differ by right; tensors do not.
 """
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_SUFFIXES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"}
+import xxhash
+
+_SUFFIXES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar", ".npz", ".npy"}
 _APART = ("ledgers-", "log-")
 
 
@@ -25,10 +28,13 @@ def changed_outputs(reference: Path, repeat: Path, found: Path) -> list[str]:
     changed = []
     for path in _files(reference):
         one, two, three = (base / path for base in (reference, repeat, found))
-        if not (two.is_file() and three.is_file()) or _is_same(one, three):
+        if not two.is_file():  # of another name each time
+            continue
+        if not three.is_file():
+            changed.append(f"{path} is missing")
             continue
         names = _differences(one, three)
-        steady = set(names) - set(_differences(one, two))
+        steady = set(names) - set(_differences(one, two)) if names else set()
         if steady:
             changed.append(f"{path}: {', '.join([name for name in names if name in steady][:5])}")
     return changed
@@ -49,11 +55,25 @@ def _is_same(one: Path, two: Path) -> bool:
 def _differences(one: Path, two: Path) -> list[str]:
     if _is_same(one, two):
         return []
-    try:
-        left, right = dict(_leaves(_loaded(one))), dict(_leaves(_loaded(two)))
-    except Exception:  # noqa: BLE001  (what is not to be read without executing it: nothing is said about it)
-        return []
+    left, right = _tensors(one), _tensors(two)
     return [name for name in left | right if left.get(name) != right.get(name)]
+
+
+def _tensors(path: Path) -> dict[str, str]:
+    """Give the digests of a file's tensors by name; by number where it cannot be read without executing it."""
+    try:
+        return dict(_leaves(_loaded(path)))
+    except Exception:  # noqa: BLE001  (whatever a foreign file does to its reader)
+        return _storages(path)
+
+
+def _storages(path: Path) -> dict[str, str]:
+    """Give the digests of the raw tensors in a file of torch.save."""
+    if not zipfile.is_zipfile(path):
+        return {}
+    with zipfile.ZipFile(path) as archive:
+        names = [each for each in archive.namelist() if "/data/" in each]
+        return {f"tensor {each.rpartition('/')[2]}": xxhash.xxh3_128_hexdigest(archive.read(each)) for each in names}
 
 
 def _loaded(path: Path) -> Any:
@@ -61,6 +81,11 @@ def _loaded(path: Path) -> Any:
         from safetensors.torch import load_file
 
         return load_file(path)
+    if path.suffix in {".npz", ".npy"}:
+        import numpy as np
+
+        read = np.load(path, allow_pickle=False)
+        return dict(read) if path.suffix == ".npz" else read
     import torch
 
     with torch.serialization.safe_globals(_harmless_globals()):
@@ -87,5 +112,5 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, (list, tuple)) and len(value) <= 1000:  # noqa: PLR2004
         for number, each in enumerate(value):
             yield from _leaves(each, f"{name}[{number}]")
-    else:
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):  # numbers and texts may tell of the resume itself
         yield name, fingerprint(value)

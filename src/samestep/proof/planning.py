@@ -30,6 +30,8 @@ class Kill:
         bytes: How much of that operation's file is written; None: the operation has not begun.
         what: The operation, in words.
         rank: The rank of the process.
+        process: Which of the processes that the command starts one after the other for that rank, from 0.
+        number: How many steps that process has done; None: as many as `at`.
         delay: How many seconds behind the step, for a random moment.
     """
 
@@ -39,13 +41,17 @@ class Kill:
     bytes: int | None = None
     what: str = ""
     rank: int = 0
+    process: int = 0
+    number: int | None = None
     delay: float | None = None
 
     def variables(self) -> dict[str, str]:
         """Give it as a variable of the environment; nothing for a kill from outside."""
         if self.delay is not None or self.kind == "end":
             return {}
-        wanted = {"after": self.at - 1, "operation": self.operation, "bytes": self.bytes, "rank": self.rank}
+        done = self.at if self.number is None else self.number
+        wanted = {"after": done - 1, "operation": self.operation, "bytes": self.bytes, "rank": self.rank}
+        wanted |= {"process": self.process} if self.process else {}
         return {"SAMESTEP_RECORD_KILL": json.dumps(wanted)}
 
     def as_json(self) -> dict[str, Any]:
@@ -79,6 +85,7 @@ class Plan:
         end: What it left at its end.
         seconds: How long it took from its first step to its end.
         others: The plans of the other ranks.
+        lengths: How many steps each of the processes made that the command started one after the other.
     """
 
     def __init__(
@@ -87,7 +94,9 @@ class Plan:
         end: Step | None = None,
         seconds: float = 1.0,
         others: Mapping[int, "Plan"] | None = None,
+        lengths: Sequence[int] = (),
     ) -> None:
+        self._lengths = lengths or [len(steps)]
         self._others = others or {}
         self._length = len(steps)
         self._seconds = seconds
@@ -110,8 +119,8 @@ class Plan:
             )
         chosen: list[Trial] = []
         for trial in self._ordered():
-            if trial not in chosen:
-                chosen.append(trial)
+            if self._placed(trial) not in chosen:
+                chosen.append(self._placed(trial))
             if len(chosen) == count:
                 break
         return chosen
@@ -123,26 +132,32 @@ class Plan:
             SamestepError: It is not understood, or the training has no such moment.
         """
         kills = [self._kills(each, spec) for each in spec.split("+")]
-        if len(kills) == 1:
-            return [(kill,) for kill in kills[0]]
-        return [tuple(each[0] for each in kills)]
+        trials = [(kill,) for kill in kills[0]] if len(kills) == 1 else [tuple(each[0] for each in kills)]
+        return [self._placed(each) for each in trials]
+
+    def _placed(self, trial: Trial) -> Trial:
+        """Say which process of the command dies; a resumed one counts from its own start."""
+        first, *others = trial
+        begun, process = 0, 0
+        while process + 1 < len(self._lengths) and first.at > begun + self._lengths[process]:
+            begun, process = begun + self._lengths[process], process + 1
+        if process == 0 or first.rank:
+            return trial
+        return (replace(first, process=process, number=first.at - begun), *others)
 
     # --- the default choice ------------------------------------------------------------------------------
 
     def _ordered(self) -> Iterator[Trial]:
-        middle = self._middle()
-        yield (Kill("step", middle),)
-        later = [each for each in self._saves if each.completed < self._length] or self._saves
+        yield (Kill("step", self._middle()),)
+        later = [each for each in self._saves if 0 < each.completed < self._length] or self._saves
         if later:
-            yield (self._in_write(later[min(1, len(later) - 1)]),)
+            yield (self._in_write(later[len(later) // 2]),)
         edges = [each for each in self._epochs if each > self._first_save()] or self._epochs
         if edges:
             yield (Kill("epoch", edges[len(edges) // 2]),)
         if later:
-            save = later[min(2, len(later) - 1)]
-            yield (self._before(save, len(save.operations) - 1),)
-        late = max(1, min(self._length - 2, 3 * self._length // 4))
-        yield (Kill("step", late), Kill("step", 2 if late + 3 < self._length else 1))
+            yield (self._before(later[-1], len(later[-1].operations) - 1),)
+        yield self._twice(later)
         yield (Kill("end", self._length),)
         yield (self._random_moment(),)
         for number, save in enumerate(later):
@@ -150,6 +165,14 @@ class Plan:
             yield (self._random_moment(),)
         for _ in range(4 * self._length):
             yield (Kill("step", self._random.randrange(1, self._length)),)
+
+    def _twice(self, saves: Sequence[Save]) -> Trial:
+        """Kill late, and the resumed process again, behind a save of its own if there is one."""
+        places = [each.completed for each in saves if each.completed + 1 < self._length]
+        if len(places) > 1:
+            return (Kill("step", places[-2] + 1), Kill("step", places[-1] - places[-2] + 1))
+        late = max(1, min(self._length - 2, 3 * self._length // 4))
+        return (Kill("step", late), Kill("step", 2 if late + 3 < self._length else 1))
 
     def _first_save(self) -> int:
         return self._saves[0].completed if self._saves else 0

@@ -15,12 +15,12 @@ from samestep.proof.baseline import references, repeated
 from samestep.proof.comparing import Difference
 from samestep.proof.diagnosis import explain
 from samestep.proof.judging import Judgement, judge, rank_at_fault
-from samestep.proof.lives import Life, Reference, together
+from samestep.proof.lives import Life, Reference, by_rank, together
 from samestep.proof.outputs import changed_outputs
 from samestep.proof.planning import Plan, Trial
 from samestep.proof.recording import Launch, ledgers_of
 from samestep.proof.result import DIVERGED, NOT_KILLED, PROVED, UNVERIFIED, Proof, TrialResult
-from samestep.proof.saves import find_saves
+from samestep.proof.saves import Save, find_saves
 from samestep.proof.starting import Attempts
 from samestep.proof.telling import row
 from samestep.proof.workspace import DIRECTORY
@@ -29,6 +29,8 @@ SPOIL = "SAMESTEP_RECORD_SPOIL"
 """The variable that makes the recorder flip one bit of a parameter."""
 
 _TRIES = 3
+_PATIENCE, _LEAST_PATIENCE = 10.0, 60.0
+"""How many times the reference's time a process may take, and how many seconds besides."""
 
 
 @dataclass
@@ -84,6 +86,8 @@ class _Proving:
         with self._attempts:
             reference = self._run_reference()
         trials = self._plan(reference)
+        if self._order.timeout is None:
+            self._order = replace(self._order, timeout=_LEAST_PATIENCE + _PATIENCE * reference.outcomes[0].seconds)
         self._attempts = Attempts()
         with ThreadPoolExecutor(self._jobs(reference)) as pool, self._attempts:
             repeat = pool.submit(self._run_repeat)
@@ -138,7 +142,11 @@ class _Proving:
         seconds = reference.outcomes[0].seconds
         first, *others = self._references.values()
         plan = Plan(
-            first.steps, first.end, seconds, {each.rank: Plan(each.steps, each.end, seconds) for each in others}
+            first.steps,
+            first.end,
+            seconds,
+            {each.rank: Plan(each.steps, each.end, seconds) for each in others},
+            [len(each.steps) for each in by_rank(reference.outcomes[0].ledgers)[first.rank]],
         )
         if self._wishes.at:
             return [trial for spec in self._wishes.at for trial in plan.parsed(spec)]
@@ -157,9 +165,9 @@ class _Proving:
     def _run_trial(self, number: int, trial: Trial) -> Arm:
         arm = self._killed(f"trial-{number}", trial)
         if all(each.was_killed for each in arm.outcomes):
-            if self._spoiled is None and trial[-1].kind != "end":
-                self._spoiled = arm.twin("control")
-            arm.run()
+            twin = None if self._spoiled is not None or trial[-1].kind == "end" else arm.twin(f"control-{number}")
+            if arm.run().ledgers and self._spoiled is None:  # one that had nothing left to do would notice nothing
+                self._spoiled = twin
         return arm
 
     def _killed(self, name: str, trial: Trial) -> Arm:
@@ -196,6 +204,14 @@ class _Proving:
     ) -> None:
         outcome = repeat.result().outcomes[0]
         require_success(outcome, self._order.command)
+        if not outcome.ledgers:
+            raise SamestepError(
+                "The same training, started in another directory, found nothing left to do.",
+                path=" ".join(self._order.command),
+                expected="output below the working directory, of which each training has its own",
+                found="a finished checkpoint in a place that all of them share",
+                hint="Let {dir} be its output directory: samestep prove -- python train.py --out {dir}",
+            )
         masked, self._proof.repeat = repeated(self._references, outcome.ledgers)
         if self._proof.repeat is not None:
             for each in arms:
@@ -216,17 +232,41 @@ class _Proving:
             result = self._result(reference, future.result(), trial)
             self._proof.trials.append(result)
             self._wishes.say(row(result.as_json()))
+        self._reconsider_starts()
         self._name_verdict()
+
+    def _reconsider_starts(self) -> None:
+        """Judge trainings from scratch by what all trials have shown.
+
+        A large file is a checkpoint if some resume went on from where its kind was written. Where none ever did, and
+        nothing is saved between the steps, a start from scratch is a fault although it ends with the same bits.
+        """
+        trials = self._proof.trials
+        places = {at for each in trials for at in each.resumed_from if at}
+        first = next(iter(self._references.values()))
+        saves = find_saves(first.steps, first.end)
+        kinds = [each.kinds for each in saves if each.completed in places]
+        for each in trials:
+            if each.verdict == "from_scratch" and places and not _is_of_kind(each.passed_over, kinds):
+                each.verdict, each.findings, each.explanation = PROVED, (), "No checkpoint was complete."
+        if not places and not any(0 < each.completed < len(first.steps) for each in saves):
+            for each in trials:
+                if each.verdict == PROVED and each.resumed_from:
+                    each.verdict = "from_scratch"
+                    each.explanation = "The training begins at its start again: it saves nothing before its end."
 
     def _name_verdict(self) -> None:
         proof = self._proof
         verdicts = {each.verdict for each in proof.trials}
+        has_resumed = any(at for each in proof.trials for at in each.resumed_from)
         if proof.cause is not None and proof.cause.verdict != "unstable":
             proof.verdict, proof.reason = DIVERGED, proof.cause.explanation
         elif "unstable" in verdicts:
             proof.reason = "A training differed from the reference before it was killed: it is not deterministic."
         elif PROVED not in verdicts:
             proof.reason = "No training could be killed at the chosen moments."
+        elif not has_resumed:
+            proof.reason = "No kill came behind a complete checkpoint, so nothing was resumed."
         else:
             proof.control = self._run_control()
             is_sound = proof.control is not False
@@ -252,8 +292,7 @@ class _Proving:
     def _result(self, reference: Arm, arm: Arm, trial: Trial) -> TrialResult:
         steps = [max((len(one.steps) for one in each.ledgers), default=0) for each in arm.outcomes]
         if len(arm.outcomes) <= len(trial):
-            text = "It ended before the moment came."
-            return TrialResult(trial, NOT_KILLED, explanation=text, steps=steps)
+            return self._without_kill(arm, trial, steps)
         judgements = dict(zip(self._references, self._judge(arm), strict=True))
         rank = rank_at_fault(judgements)
         judgement = self._with_its_end(judgements[rank], arm, trial)
@@ -263,6 +302,16 @@ class _Proving:
         is_of_unknown_cause = self._proof.tolerance and first is not None and first.part == "loss"
         findings = [] if is_of_unknown_cause else explain(self._references[rank], judgement)
         return TrialResult.of(judgement, trial, findings, rank, steps)
+
+    def _without_kill(self, arm: Arm, trial: Trial, steps: Sequence[int]) -> TrialResult:
+        last = arm.outcomes[-1]
+        if last.status == 0:
+            return TrialResult(trial, NOT_KILLED, explanation="It ended before the moment came.", steps=steps)
+        text = (
+            f"It failed before it was killed: {last.tail[-1] if last.tail else 'without a word'}. "
+            "Do trainings that run at once share a port or a file? Then one at a time: --jobs 1"
+        )
+        return TrialResult(trial, "unstable", explanation=text, steps=steps)
 
     def _with_its_end(self, judgement: Judgement, arm: Arm, trial: Trial) -> Judgement:
         """Tell of a resumed process that failed; what differs before says more."""
@@ -286,3 +335,7 @@ class _Proving:
         return replace(
             judgement, verdict=DIVERGED, first_difference=difference, not_restored=["files"], explanation=text
         )
+
+
+def _is_of_kind(saves: Sequence[Save], kinds: Sequence[frozenset[str]]) -> bool:
+    return any(each.kinds >= kind for each in saves for kind in kinds)

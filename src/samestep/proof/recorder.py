@@ -76,6 +76,7 @@ class Recorder:
         self._variables = Variables()
         self._files = FileEvents.from_environment(folder)
         self._death = Death.from_environment(folder, rank)
+        self._death.number = self._ledger.number
         self._process = os.getpid()
         self._optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -103,6 +104,7 @@ class Recorder:
             return
         if not self._ledger.is_begun:  # who starts ranks by himself may give them their numbers behind the import
             self._ledger.rank = self._death.rank = _rank()
+            self._death.number = self._ledger.number
         self._about.setdefault("device", _device(optimizer))
         self._spoil(optimizer)
         self._optimizers_number(optimizer)
@@ -227,14 +229,14 @@ def _notes(held: Held, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}
+    return {key: value for key, value in sorted(group.items()) if key != "params"}
 
 
 def _states(optimizer: Optimizer, parameters: list[Tensor]) -> list[dict[str, str]]:
     """Hash what an optimizer keeps for each parameter."""
     state: Any = optimizer.state
     return [
-        {str(key): fingerprint(value) for key, value in state[each].items()} if each in state else {}
+        {str(key): fingerprint(value) for key, value in sorted(state[each].items(), key=str)} if each in state else {}
         for each in parameters
     ]
 

@@ -8,6 +8,7 @@ from samestep.proof.comparing import Difference
 from samestep.proof.diagnosis import Finding
 from samestep.proof.judging import Judgement
 from samestep.proof.planning import Trial
+from samestep.proof.saves import Save
 
 PROVED, DIVERGED, UNVERIFIED, NOT_KILLED = "proved", "diverged", "unverified", "not_killed"
 
@@ -32,6 +33,7 @@ class TrialResult:
         rank: The rank that differs.
         compared: How many steps behind resumes were compared.
         steps: How many steps the killed process made, and each of the resumed ones.
+        passed_over: Large saves that were complete when a training began from scratch.
     """
 
     kills: Trial
@@ -46,6 +48,7 @@ class TrialResult:
     rank: int = 0
     compared: int = 0
     steps: Sequence[int] = ()
+    passed_over: Sequence[Save] = ()
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class TrialResult:
             rank,
             judgement.compared,
             steps,
+            judgement.passed_over,
         )
 
     def as_json(self) -> dict[str, Any]:

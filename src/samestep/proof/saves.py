@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from samestep.proof.ledger import Step
 
 _SHARE, _LEAST_BYTES = 0.4, 400
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Save:
     @property
     def kinds(self) -> frozenset[str]:
         """The files that were written, without the numbers in their names: what kind of save it is."""
-        return frozenset(re.sub(r"\d+", "#", each.path) for each in self.operations if each.bytes)
+        return frozenset(_NUMBERS.sub("#", each.path) for each in self.operations if each.bytes)
 
 
 def operations_before(step: Step) -> tuple[Operation, ...]:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -156,7 +157,7 @@ class Attempt:
         return was_running and self.status == -signal.SIGKILL
 
     def steps(self) -> int:
-        """Count the steps that have been noted so far, in the ledger that holds the most."""
+        """Count the steps that have been noted so far, by the rank that has made the most."""
         for path in self.ledgers.glob("rank-*.jsonl"):
             begin, count = self._counted.get(path, (0, 0))
             with path.open("rb") as ledger:
@@ -165,7 +166,10 @@ class Attempt:
             lines = whole[0].split(b"\n") if whole[1] else []
             count += sum(line.startswith(b'{"step":') for line in lines)  # as `LedgerWriter` begins them
             self._counted[path] = (begin + len(whole[0]) + len(whole[1]), count)
-        return max((count for _, count in self._counted.values()), default=0)
+        ranks: Counter[str] = Counter()
+        for path, (_, count) in self._counted.items():
+            ranks[path.name.partition(".")[0]] += count
+        return max(ranks.values(), default=0)
 
     def tail(self, lines: int = 20) -> str:
         """Give the last lines of what it printed, harmless to a terminal."""

@@ -66,10 +66,10 @@ def test_what_is_lost_is_noticed(near, line, part):
 
 def test_resumed_behind_the_last_step(near):
     """A resume from what was saved behind the last step is aligned there by its samples and losses, not by its rate."""
-    halved = '    optimizer.param_groups[0]["lr"] = 0.1 if epoch < 2 else 0.05\n    for batch in'
+    halved = '    optimizer.param_groups[0]["lr"] = 0.1 if epoch < 1 else 0.05\n    for batch in'
     text = NOISY.replace("    for batch in", halved) + '    open("log.txt", "w").close()\n'
-    found = near(text, at=["save:1.3"])
-    assert (found.verdict, list(found.trials[0].resumed_from), list(found.trials[0].steps)) == ("proved", [3], [3, 6])
+    found = near(text, at=["save:2.3"])
+    assert (found.verdict, list(found.trials[0].resumed_from), list(found.trials[0].steps)) == ("proved", [6], [6, 3])
 
 
 def test_from_scratch(near):

@@ -160,9 +160,8 @@ def test_never_saved(proved):
 
 def test_saved_at_the_end_only(proved):
     """A training that saves its weights at its end only is never resumed, and that is said."""
-    found = proved(
-        SOUND.split("    torch.save(")[0] + 'torch.save(model.state_dict(), "final.pt")\n', at=["step:4", "end"]
-    )
+    text = SOUND.split("    torch.save(", maxsplit=1)[0] + 'torch.save(model.state_dict(), "final.pt")\n'
+    found = proved(text, at=["step:4", "end"])
     assert [each.verdict for each in found.trials] == ["from_scratch", "from_scratch"]
 
 

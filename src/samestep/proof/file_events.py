@@ -131,7 +131,7 @@ class FileEvents:
             kept = _size(place) if change.opens and not change.is_truncated else 0
             if self._before is not None:
                 self._before(len(self._events), change.operation, relative, kept)
-            if change.opens:
+            if change.opens or (change.source and not is_below(change.source, own)):  # or moved in, with all it holds
                 self._sizes[place] = len(self._events), kept
             self._events.append([change.operation, relative, None])
 

@@ -26,6 +26,7 @@ class _Handed:
 
     digest: str
     indices: Any
+    is_first: bool = False
     is_evaluated: bool = False
 
 
@@ -44,6 +45,7 @@ class Watch:
         self._random: dict[str, str] = {}
         self._trained_on: set[int] = set()
         self._epochs = 0
+        self._is_at_edge = False
         self.roots: dict[int, weakref.ref[nn.Module]] = {}
 
     def install(self) -> None:
@@ -59,13 +61,15 @@ class Watch:
 
     # --- what happens ------------------------------------------------------------------------------------
 
-    def handed(self, iterator: int, batch: Any, indices: Any) -> None:
+    def handed(self, iterator: int, batch: Any, indices: Any, *, is_first: bool) -> None:
         """Note a batch; it counts if a training forward comes before the next one.
 
         What was only evaluated does not: the last batch of a validation that was cut short.
         """
         self._handed = {key: each for key, each in self._handed.items() if not each.is_evaluated}
-        self._handed[iterator] = _Handed(fingerprint(batch), indices)
+        before = self._handed.get(iterator)  # where batches are fetched ahead, nobody has used it yet
+        is_first = is_first or (before is not None and before.is_first)
+        self._handed[iterator] = _Handed(fingerprint(batch), indices, is_first)
 
     def exhausted(self, iterator: int) -> None:
         """Forget what an iterator that has ended handed out last: nobody has trained on it, or it is noted."""
@@ -73,6 +77,7 @@ class Watch:
         if iterator in self._trained_on:
             self._trained_on.discard(iterator)
             self._epochs += 1
+            self._is_at_edge = True
 
     def backward(self, roots: Any) -> None:
         """Note what a backward pass begins at."""
@@ -112,6 +117,9 @@ class Watch:
         if depth or has_failed or not (module.training and torch.is_grad_enabled()) or _is_in_backward():
             return
         self._inputs.append(fingerprint(given[:2]))
+        if any(each.is_first for each in self._handed.values()) and self._trained_on and not self._is_at_edge:
+            self._epochs += 1  # who knows the length of an epoch never asks for a batch behind its last
+        self._is_at_edge = False
         self._trained_on.update(self._handed)
         for each in self._handed.values():
             self._batches.append(each.digest)
@@ -180,7 +188,8 @@ def _wrap_loaders(watch: Watch) -> None:
             raise
         if get_worker_info() is None:
             queue = _queue_of(iterator)
-            watch.handed(id(iterator), batch, queue.pop(0) if queue else None)
+            is_first = getattr(iterator, "_num_yielded", 0) == 1
+            watch.handed(id(iterator), batch, queue.pop(0) if queue else None, is_first=is_first)
         return batch
 
     kind.__next__, kind._next_index = noting, noting_index  # noqa: SLF001

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from samestep.cli.group import run
+from samestep.errors import SamestepError
 from samestep.proof.comparing import differing, first_difference
 from samestep.proof.ledger import PARTS, find_ledgers
+from samestep.proof.recording import ledgers_of
 
 TRAINED = Path(__file__).with_name("trained.py")
 STEPS = 12
@@ -267,6 +269,14 @@ def test_a_command_that_is_no_training_is_told_in_one_sentence(mistake, tmp_path
     words, sentence = MISTAKES[mistake]
     assert run(["record", "--json", "--out", str(tmp_path / "ledger"), "--", *words]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["message"] == sentence
+
+
+def test_what_records_nothing_is_named_whole(tmp_path):
+    """The command that made no step is shown with its arguments, and that it may be finished already."""
+    with pytest.raises(SamestepError, match="No optimizer made a step") as found:
+        ledgers_of(tmp_path, ["python", "my train.py", "--out", "x"])
+    assert found.value.path == "python 'my train.py' --out x"
+    assert "finished already" in found.value.hint
 
 
 def test_a_ledger_is_never_written_over_another(tmp_path, capsys):

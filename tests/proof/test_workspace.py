@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,9 @@ def test_links_lead_where_they_lead(arm, project, tmp_path):
     assert (twin / "last").resolve() == twin / "package"
 
 
-def test_caches_version_control_and_runs_are_left_out(arm, project):
-    """What does not belong to a training is not in an arm: caches, version control, and samestep's runs."""
-    for name in (".git", "__pycache__", ".pytest_cache", "package/__pycache__"):
+def test_caches_and_runs_are_left_out(arm, project):
+    """What does not belong to a training is not in an arm: caches, and samestep's runs."""
+    for name in (".tox", "__pycache__", ".pytest_cache", "package/__pycache__"):
         (project / name).mkdir()
     (project / "runs" / "mine").mkdir(parents=True)
     open_run(project / "runs" / "mine", None, version="0")
@@ -173,6 +174,53 @@ def test_installed_packages_are_one_link(arm, project):
         project / ".venv",
         project / "environment",
     ]
+
+
+def test_the_commit_can_be_asked_for(arm, project):
+    """`git rev-parse HEAD` says the same in an arm, and the state of the files is asked for without a trace."""
+
+    def git(*words, where=project):
+        names = [f"{which}_{what}" for which in ("GIT_AUTHOR", "GIT_COMMITTER") for what in ("NAME", "EMAIL")]
+        environment = {**os.environ, **dict.fromkeys(names, "x"), "GIT_CONFIG_GLOBAL": os.devnull}
+        environment["GIT_OPTIONAL_LOCKS"] = "0"
+        return subprocess.run(["git", *words], cwd=where, env=environment, check=True, capture_output=True).stdout
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    made = arm()
+    (made.directory / "train.py").write_text("changed")
+    assert (made.directory / ".git").readlink() == project / ".git"
+    assert git("rev-parse", "HEAD", where=made.directory) == git("rev-parse", "HEAD")
+    assert b"train.py" in git("status", "--short", where=made.directory)
+    assert (made.changed_originals(), git("status", "--short")) == ([], b"")
+    git("commit", "-am", "second", where=made.directory)
+    assert made.changed_originals() == [project / ".git" / "logs" / "HEAD"]
+
+
+def test_what_is_changed_through_links_is_named(arm, project, tmp_path, monkeypatch):
+    """A shell writes through links unseen: files and folders that are not as before are named afterwards."""
+    monkeypatch.setattr(mirroring, "MOST_OF_A_FILE", 100)
+    monkeypatch.setattr(mirroring, "MOST_IN_A_FOLDER", 5)
+    for name in ("appended.bin", "replaced.bin", "removed.bin", "read.bin", "touched.bin"):
+        (project / name).write_bytes(bytes(101))
+    for name in ("images", "read", ".venv"):
+        (project / name).mkdir()
+        for number in range(6):
+            (project / name / f"{number}.png").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (project / "out_of_it").symlink_to(tmp_path / "elsewhere")
+    (project / "dead").symlink_to("gone")
+    made = arm()
+    twin = made.copy_to("twin")
+    assert made.changed_originals() == []
+    script = """
+    echo x >> appended.bin; echo x > replaced.bin; rm "$(readlink removed.bin)"; cat read.bin read/1.png > own
+    rm images/1.png touched.bin; cp train.py .venv; cp train.py out_of_it; echo x > train.py
+    """
+    subprocess.run(["sh", "-c", script], cwd=made.directory, check=True)
+    changed = [project / each for each in ("appended.bin", "images", "removed.bin", "replaced.bin")]
+    assert made.changed_originals() == twin.changed_originals() == sorted([*changed, tmp_path / "elsewhere"])
 
 
 def test_special_files_are_passed_over(arm, project):
@@ -302,6 +350,7 @@ def test_an_arm_names_itself_in_the_environment(arm, project):
         "SAMESTEP_RECORD_DIR": str(made.folder),
         "SAMESTEP_RECORD_GUARDED": os.pathsep.join([str(project), str(project.with_name("data"))]),
         "SAMESTEP_RECORD_PROVER": str(os.getpgrp()),
+        "GIT_OPTIONAL_LOCKS": "0",
         "PWD": str(made.directory),
     }
     assert made.ledgers(1).is_dir()

@@ -91,7 +91,8 @@ def _answer(words: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:  # noqa: BLE001 — the outermost place
-        return _fail(error, as_json="--json" in words)
+        ours = words[: words.index("--")] if "--" in words else words  # behind it, it is the command's own
+        return _fail(error, as_json="--json" in ours)
     return status if isinstance(status, int) else 0
 
 

@@ -1,9 +1,10 @@
 """Owns `samestep prove`: the proof that a training is the same when it is killed and started again. Changes nothing."""
 
 import shlex
+import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 @click.command(
     "prove",
     short_help="Prove that a training survives kills with the same bits, or name what it loses.",
-    context_settings={"ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},  # what follows the command is its own
 )
 @click.option("--kills", type=click.IntRange(min=1), default=6, show_default=True, help="How many trainings to kill.")
-@click.option("--at", multiple=True, metavar="SPEC", help="When to kill: step:N, epoch:N, save:N, saves, random.")
+@click.option(
+    "--at",
+    multiple=True,
+    metavar="SPEC",
+    help="When to kill: step:N, epoch:N, save:N, save:N.K, saves, end, random.",
+)
 @click.option("--dir-arg", metavar="OPTION", help="The command's option for its output directory, such as --out.")
 @click.option("--resume-cmd", metavar="COMMAND", help="The command that goes on after a kill (the same one).")
 @click.option("--steps", type=click.IntRange(min=2), help="End each process after so many optimizer steps.")
@@ -36,7 +42,11 @@ if TYPE_CHECKING:
 @click.option(
     "--tolerance", type=click.FloatRange(0), default=0.0, help="Compare only samples and losses, within this."
 )
-@click.option("--timeout", type=float, help="Seconds after which a process that does not end is killed.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds after which a process that does not end is killed.",
+)
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="A new directory for all that is made.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write what was found as a page, too.")
 @output.json_option
@@ -55,8 +65,13 @@ def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, html:
 
     if html is not None:
         require_writable(html)
-    with _folder(keep) as base:
-        found = prove(_order(command, options), Path(base), _wishes(options, is_quiet=as_json))
+    order, launch = _order(command, options), _Launch()
+    try:
+        with _folder(keep, launch) as base:
+            found = prove(order, base, _wishes(options, launch, is_quiet=as_json))
+    except KeyboardInterrupt:
+        output.warn("Ended; nothing is left running.")
+        raise
     described = found.as_json()
     if as_json:
         output.print_json(described)
@@ -68,28 +83,57 @@ def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, html:
     return STATUS[found.verdict]
 
 
-def _folder(keep: Path | None) -> AbstractContextManager[str | Path]:
-    """Give the folder for the trainings, which goes at the end unless it was given."""
+class _Launch:
+    """Starts processes, and knows whether one was ever started."""
+
+    def __init__(self) -> None:
+        self.has_started = False
+
+    def __call__(self, *words: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(*words, **options)  # noqa: S603  (the user's own command)
+        self.has_started = True
+        return process
+
+
+@contextmanager
+def _folder(keep: Path | None, launch: _Launch) -> Iterator[Path]:
+    """Give the folder for the trainings; it goes at the end unless it was given and something was started in it."""
     if keep is None:
-        return tempfile.TemporaryDirectory(prefix="samestep-prove-", ignore_cleanup_errors=True)
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        with tempfile.TemporaryDirectory(prefix="samestep-prove-", ignore_cleanup_errors=True) as base:
+            yield Path(base)
+        return
+    was_there = keep.exists()
+    if was_there and (not keep.is_dir() or any(keep.iterdir())):
         raise SamestepError(
             "The directory for the proof is not empty, and nothing in it is overwritten.",
             path=keep,
             hint="Give a new one: samestep prove --keep DIR -- …",
         )
-    return nullcontext(keep)
+    try:
+        yield keep
+    finally:
+        if not launch.has_started and keep.is_dir():
+            _empty(keep, is_ours=not was_there)
+
+
+def _empty(keep: Path, *, is_ours: bool) -> None:
+    """Take away what was prepared for a command that was refused."""
+    from samestep.store import files
+
+    for each in keep.iterdir():
+        files.remove_tree(each)
+    if is_ours:
+        files.system.rmdir(keep)
 
 
 def _order(command: Sequence[str], options: Mapping[str, Any]) -> "Order":
     from samestep.proof.arms import Order
     from samestep.proof.recording import Settings
 
-    resume = options["resume_cmd"]
     return Order(
         command,
         Path.cwd(),
-        None if resume is None else shlex.split(resume),
+        _resume(options["resume_cmd"]),
         options["dir_arg"],
         Settings(options["steps"], options["every"], options["seed"]),
         options["leave_out"],
@@ -97,11 +141,32 @@ def _order(command: Sequence[str], options: Mapping[str, Any]) -> "Order":
     )
 
 
-def _wishes(options: Mapping[str, Any], *, is_quiet: bool) -> "Wishes":
+def _resume(text: str | None) -> list[str] | None:
+    """Split the command that goes on after a kill into its words."""
+    if text is None:
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError as error:  # a quotation without an end
+        words, found = [], str(error)
+    else:
+        found = "no word"
+    if not words:
+        raise SamestepError(
+            "The command of --resume-cmd is not understood.",
+            path=text,
+            expected="a command as in a shell",
+            found=found,
+            hint="Such as: --resume-cmd 'python train.py --resume'",
+        )
+    return words
+
+
+def _wishes(options: Mapping[str, Any], launch: _Launch, *, is_quiet: bool) -> "Wishes":
     from samestep.proof.proving import Wishes
 
     say = (lambda _: None) if is_quiet else output.say
-    return Wishes(options["kills"], options["at"], options["jobs"], options["tolerance"], say=say)
+    return Wishes(options["kills"], options["at"], options["jobs"], options["tolerance"], launch, say)
 
 
 def _write_page(path: Path, described: Mapping[str, Any]) -> None:

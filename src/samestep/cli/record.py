@@ -11,7 +11,7 @@ from samestep.errors import SamestepError
 @click.command(
     "record",
     short_help="Run a training unchanged and note every step in a ledger.",
-    context_settings={"ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},  # what follows the command is its own
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("ledger"), help="A new folder for it (ledger).")
 @click.option("--steps", type=click.IntRange(min=1), help="End the process after so many optimizer steps.")

@@ -18,7 +18,7 @@ from samestep.store.lock import LOCK_FILE, OWNER_FILE
 from samestep.store.metrics import METRICS_FILE
 from samestep.store.records import read_run
 
-MOST_OF_A_FILE = 10 * 10**6
+MOST_OF_A_FILE = 64 * 10**6
 """Bytes of a file that is copied; a larger one is linked."""
 
 MOST_IN_A_FOLDER = 2_000
@@ -29,13 +29,19 @@ MOST_BYTES = 500 * 10**6
 """Entries, and bytes of copies, of a whole mirror; what comes behind them is linked, and the deepest comes last."""
 
 CACHES = {
-    *(".git", ".hg", ".svn", ".tox", ".nox"),
+    *(".tox", ".nox"),
     *("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"),
 }
 """Folders without which a training is the same one."""
 
 INSTALLED = {".venv", "venv", "node_modules"}
 """Folders of installed packages: one link, since `.venv/bin/python train.py` is an ordinary command."""
+
+VERSIONED = {".git", ".hg", ".svn"}
+"""Folders of version control: one link, since scripts ask for the commit that they are run from."""
+
+_OF_A_COMMIT = ("HEAD", "logs/HEAD")
+"""What changes in them by a commit, and not when somebody only asks for the state of the files."""
 
 _OF_A_RUN = {RUN_FILE, CHECKPOINTS, ATTEMPTS_FILE, METRICS_FILE, LOCK_FILE, OWNER_FILE}
 
@@ -52,10 +58,15 @@ class Mirror:
     Raises:
         SamestepError: There is more in the working directory itself than can be mirrored.
         OSError: The mirror cannot be written.
+
+    Attributes:
+        skipped: What could not be read, by its path below `source`.
+        linked: What links of the mirror lead to, by its real path, as it was then: see `looked_at`.
     """
 
     def __init__(self, source: Path, target: Path, left_out: Sequence[str] = (), apart: Collection[Path] = ()) -> None:
         self.skipped: list[str] = []
+        self.linked: dict[Path, tuple[int, ...]] = {}
         self._source, self._target = source, target
         self._patterns = [each.removeprefix("./").rstrip("/") for each in left_out]
         self._apart = {*apart}
@@ -108,10 +119,9 @@ class Mirror:
         if entry.is_symlink():
             self._links.append(path)
         elif entry.is_dir():
-            where = self._source / path
-            if entry.name in INSTALLED or _exists(where / "pyvenv.cfg") or _exists(where / "conda-meta"):
+            if entry.name in VERSIONED or _is_installed(self._source / path):
                 self._link(path)
-            elif not _is_run(where):
+            elif not _is_run(self._source / path):
                 self._folders.append(path)
         elif entry.is_file():
             self._take_file(path)
@@ -131,7 +141,18 @@ class Mirror:
             self._bytes += size
 
     def _link(self, path: Path) -> None:
+        self._note(self._source / path)
         files.system.symlink(str(self._source / path), self._target / path)
+
+    def _note(self, place: Path) -> None:
+        """Note how something looks that is reached by a link; packages may be compiled at any time."""
+        if _is_installed(place):
+            return
+        places = [place / each for each in _OF_A_COMMIT] if place.name in VERSIONED else [place]
+        for real in map(Path, map(os.path.realpath, places)):
+            look = looked_at(real)
+            if look is not None:
+                self.linked.setdefault(real, look)
 
     def _lead(self, path: Path) -> None:
         """Make a symbolic link as it is in the source: to what is mirrored, in the mirror; else to the same place."""
@@ -139,8 +160,25 @@ class Mirror:
         if real.is_relative_to(self._source):
             mirrored = self._target / real.relative_to(self._source)
             if os.path.lexists(mirrored):
-                real = Path(os.path.relpath(mirrored, (self._target / path).parent))
+                files.system.symlink(os.path.relpath(mirrored, (self._target / path).parent), self._target / path)
+                return
+        self._note(self._source / path)
         files.system.symlink(str(real), self._target / path)
+
+
+def looked_at(path: Path) -> tuple[int, ...] | None:
+    """Give by what a change of a file or folder is noticed: size and time of a file, time of a folder.
+
+    Returns:
+        The numbers; None for what is neither, or not to be seen.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, status.st_mtime_ns
+    return (status.st_mtime_ns,) if stat.S_ISDIR(status.st_mode) else None
 
 
 def link_siblings(source: Path, target: Path, most: int, apart: Path) -> None:
@@ -201,6 +239,10 @@ def _is_run(folder: Path) -> bool:
     except (SamestepError, OSError):  # another program's run.json
         return False
     return True
+
+
+def _is_installed(place: Path) -> bool:
+    return place.name in INSTALLED or _exists(place / "pyvenv.cfg") or _exists(place / "conda-meta")
 
 
 def _exists(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from samestep.errors import SamestepError
 from samestep.proof.strips import Strips, text
-from samestep.proof.telling import SOUND, VERDICTS, headline, kills_of, moment
+from samestep.proof.telling import SOUND, VERDICTS, headline, kills_of, made_a_step, moment
 from samestep.store import files
 
 _STYLE = """
@@ -193,8 +193,9 @@ def _trial(number: int, trial: Mapping[str, Any], steps: int, strips: Strips, re
 
 def _lost(trial: Mapping[str, Any], steps: int) -> str:
     first = trial["first_difference"]
-    facts = [("Restored", ", ".join(trial["restored"]) or "nothing")]
-    shown = _facts([*facts, ("Not restored", ", ".join(trial["not_restored"]) or "nothing")])
+    nothing = "nothing" if made_a_step(trial) else ""
+    facts = [("Restored", ", ".join(trial["restored"]) or nothing)]
+    shown = _facts([*facts, ("Not restored", ", ".join(trial["not_restored"]) or nothing)])
     return (_said(f"First difference: {_difference(first, steps)}", "lost") if first else "") + shown
 
 
@@ -208,7 +209,7 @@ def _difference(first: Mapping[str, Any], steps: int) -> str:
 
 def _finding(finding: Mapping[str, str]) -> str:
     repairs = _facts([("In PyTorch", finding["repair"]), ("With samestep", finding["with_samestep"])])
-    what = f"<code>{text(finding['part'])}</code>: {text(finding['what'])}"
+    what = f"<code>{text(finding['part'])}</code>" + (f": {text(finding['what'])}" if finding["what"] else "")
     return f'<div class="finding">{_said(what)}{repairs}</div>'
 
 

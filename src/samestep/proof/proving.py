@@ -93,6 +93,12 @@ class _Proving:
             repeat = pool.submit(self._run_repeat)
             arms = [pool.submit(self._run_trial, number, trial) for number, trial in enumerate(trials, 1)]
             self._conclude(reference, repeat, arms, trials)
+        changed = reference.workspace.changed_originals()
+        if changed:
+            self._proof.notes.append(
+                "A program that is not Python wrote through a link, so these have changed in your own directory: "
+                + ", ".join(map(str, changed[:5]))
+            )
         self._proof.seconds = time.monotonic() - begun
         return self._proof
 

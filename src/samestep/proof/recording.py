@@ -5,6 +5,7 @@ SAMESTEP_RECORD the folder of the ledgers.
 """
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,9 @@ def ledgers_of(folder: Path, command: Sequence[str]) -> list[Ledger]:
         )
     raise SamestepError(
         "No optimizer made a step, so nothing was recorded.",
-        path=command[0],
+        path=shlex.join(command),
         expected="a command whose Python processes import torch and call optimizer.step()",
-        hint="Is it a training? `python -I` and `python -E`, and a cleared environment, keep the recorder out.",
+        hint="Is it a training? `python -I` and `python -E`, and a cleared environment, keep the recorder out. "
+        "Or is it finished already, by a checkpoint in this directory? samestep prove --leave-out 'PATTERN' leaves it "
+        "out.",
     )

@@ -41,6 +41,11 @@ def _deed(trial: Mapping[str, Any]) -> str:
     return "started again" if trial["kill"]["kind"] == "end" else "killed"
 
 
+def made_a_step(trial: Mapping[str, Any]) -> bool:
+    """Tell whether a resumed process made a step: without one nobody knows what it had restored."""
+    return bool(trial["resumes"] or trial["restored"] or trial["not_restored"])
+
+
 def cause_of(proof: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Give the first trial that failed; None if none has."""
     return next((each for each in proof["trials"] if each["verdict"] not in SOUND), None)
@@ -48,20 +53,31 @@ def cause_of(proof: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def headline(proof: Mapping[str, Any]) -> str:
     """Say the verdict in a sentence."""
-    killed = [each for each in proof["trials"] if each["verdict"] == "proved"]
-    compared = sum(each["compared"] for each in killed)
+    return {"proved": _proved, "diverged": _diverged}.get(proof["verdict"], _unverified)(proof)
+
+
+def _proved(proof: Mapping[str, Any]) -> str:
+    sound = [each for each in proof["trials"] if each["verdict"] == "proved"]
+    killed = sum(each["kill"]["kind"] != "end" for each in sound)
+    deed = f"killed {times(killed)}" if killed else f"started again {times(len(sound))}"
     within = proof.get("tolerance", 0)
     same = (
         f"have the same samples, and losses within {within:g}; nothing else was compared."
         if within
         else "are the same bit for bit."
     )
-    return {
-        "proved": f"Proved{f' within {within:g}' if within else ''}: killed {times(len(killed))}, and {compared} steps "
-        f"after it {same}",
-        "diverged": "Diverged: after a kill this is another training.",
-        "unverified": "Unverified: there is no proof.",
-    }[proof["verdict"]]
+    compared = sum(each["compared"] for each in sound)
+    return f"Proved{f' within {within:g}' if within else ''}: {deed}, and {compared} steps after it {same}"
+
+
+def _diverged(proof: Mapping[str, Any]) -> str:
+    if {each["verdict"] for each in proof["trials"]} - SOUND == {"older_checkpoint"}:
+        return "Diverged: the same training, but steps are done twice."
+    return "Diverged: after a kill this is another training."
+
+
+def _unverified(_: Mapping[str, Any]) -> str:
+    return "Unverified: there is no proof."
 
 
 def times(count: int) -> str:
@@ -108,8 +124,11 @@ def _before(proof: Mapping[str, Any]) -> Iterator[str]:
 
 def _verdict(proof: Mapping[str, Any]) -> Iterator[str]:
     yield f"{headline(proof)} {proof['reason'] if proof['verdict'] != 'proved' else ''}".rstrip()
-    if proof["repeat"] is not None:
-        yield f"  step {proof['repeat']['step']}: {proof['repeat']['part']} differs: {proof['repeat']['detail']}"
+    repeat = proof["repeat"]
+    if repeat is not None:
+        yield _with_detail(
+            f"  step {proof['repeat']['step']}: {proof['repeat']['part']} differs", proof["repeat"]["detail"]
+        )
     cause = cause_of(proof)
     if cause is not None:
         yield from _cause(cause, proof["steps"], has_ranks=proof["ranks"] > 1)
@@ -124,10 +143,17 @@ def _cause(trial: Mapping[str, Any], steps: int, *, has_ranks: bool) -> Iterator
     if first is not None:
         rank = f" of rank {first['rank']}" if has_ranks else ""
         yield f"  differs from   {moment(first['step'], steps)}{rank} on: {first['part']} first"
-    yield f"  restored       {', '.join(trial['restored']) or 'nothing'}"
-    yield f"  not restored   {', '.join(trial['not_restored']) or 'nothing'}"
+    if made_a_step(trial):
+        yield f"  restored       {', '.join(trial['restored']) or 'nothing'}"
+        yield f"  not restored   {', '.join(trial['not_restored']) or 'nothing'}"
     for finding in trial["findings"]:
         yield ""
-        yield f"  {finding['part']}: {finding['what']}"
-        yield f"    PyTorch:  {finding['repair']}"
-        yield f"    samestep: {finding['with_samestep']}"
+        yield _with_detail(f"  {finding['part']}", finding["what"])
+        if finding["repair"]:
+            yield f"    PyTorch:  {finding['repair']}"
+        if finding["with_samestep"]:
+            yield f"    samestep: {finding['with_samestep']}"
+
+
+def _with_detail(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else text

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samestep.errors import SamestepError
-from samestep.proof.mirroring import Mirror, copy_tree, link_siblings
+from samestep.proof.mirroring import Mirror, copy_tree, link_siblings, looked_at
 from samestep.store import files
 from samestep.store.redirection import ARM
 
@@ -63,7 +63,7 @@ class Workspace:
             files.system.mkdir(self.output)
         except OSError as error:
             raise _refused(self.folder, error) from error
-        self.skipped = tuple(mirror.skipped)
+        self.skipped, self._linked = tuple(mirror.skipped), mirror.linked
 
     def _name_places(self, name: str) -> None:
         self.folder = self._base / name
@@ -116,6 +116,7 @@ class Workspace:
             ARM: str(self.folder),
             GUARDED: os.pathsep.join(map(str, [self._source, *self._siblings()])),
             PROVER: str(os.getpgrp()),
+            "GIT_OPTIONAL_LOCKS": "0",  # `git status` in an arm leaves the original's index alone
             "PWD": str(self.directory),  # a shell takes it for the way to its working directory
         }
 
@@ -128,6 +129,17 @@ class Workspace:
     def has_output(self) -> bool:
         """Tell whether there is anything in the directory that stands for `{dir}`."""
         return any(self.output.iterdir())
+
+    def changed_originals(self) -> list[Path]:
+        """Name the files and folders behind links that are not as they were when this arm was made.
+
+        The guard sees Python's writes alone: what `cp`, `rm` or `>>` of a shell do to a linked file reaches the
+        original. Of a linked folder only its own entries are looked at. The arm that was made first knows most.
+
+        Returns:
+            Their real paths, in order.
+        """
+        return sorted(path for path, look in self._linked.items() if looked_at(path) != look)
 
     def copy_to(self, name: str) -> "Workspace":
         """Copy the arm as it is on disk, so that one killed state can be resumed more than once.

@@ -60,18 +60,6 @@ def test_a_json_behind_the_dashes_does_not_change_how_an_error_is_told(samestep,
     assert (status, out.count("{"), "cannot be started" in err) == (2, 0, True)
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_refused_command_leaves_nothing_of_a_proof(samestep, monkeypatch, tmp_path, is_there):
-    """Where nothing could be started, the directory of `--keep` is as it was before, so that it can be named again."""
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    if is_there:
-        (tmp_path / "kept").mkdir()
-    assert samestep("prove", "--keep", tmp_path / "kept", "--", "nonsense-of-mine")[0] == 2
-    assert (tmp_path / "kept").exists() == is_there
-    assert not is_there or not any((tmp_path / "kept").iterdir())
-
-
 def test_what_was_started_is_kept(samestep, monkeypatch, tmp_path):
     """The arm of a command that ran and failed stays in the directory of `--keep`: there one finds why."""
     (tmp_path / "project").mkdir()

@@ -1,7 +1,6 @@
 """Owns `samestep prove`: the proof that a training is the same when it is killed and started again. Changes nothing."""
 
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,10 +64,10 @@ def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, html:
 
     if html is not None:
         require_writable(html)
-    order, launch = _order(command, options), _Launch()
+    order = _order(command, options)
     try:
-        with _folder(keep, launch) as base:
-            found = prove(order, base, _wishes(options, launch, is_quiet=as_json))
+        with _folder(keep) as base:
+            found = prove(order, base, _wishes(options, is_quiet=as_json))
     except KeyboardInterrupt:
         output.warn("Ended; nothing is left running.")
         raise
@@ -83,47 +82,20 @@ def command(command: tuple[str, ...], *, as_json: bool, keep: Path | None, html:
     return STATUS[found.verdict]
 
 
-class _Launch:
-    """Starts processes, and knows whether one was ever started."""
-
-    def __init__(self) -> None:
-        self.has_started = False
-
-    def __call__(self, *words: Any, **options: Any) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen(*words, **options)  # noqa: S603  (the user's own command)
-        self.has_started = True
-        return process
-
-
 @contextmanager
-def _folder(keep: Path | None, launch: _Launch) -> Iterator[Path]:
-    """Give the folder for the trainings; it goes at the end unless it was given and something was started in it."""
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """Give the folder for the trainings, which goes at the end unless it was given."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="samestep-prove-", ignore_cleanup_errors=True) as base:
             yield Path(base)
         return
-    was_there = keep.exists()
-    if was_there and (not keep.is_dir() or any(keep.iterdir())):
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise SamestepError(
             "The directory for the proof is not empty, and nothing in it is overwritten.",
             path=keep,
             hint="Give a new one: samestep prove --keep DIR -- …",
         )
-    try:
-        yield keep
-    finally:
-        if not launch.has_started and keep.is_dir():
-            _empty(keep, is_ours=not was_there)
-
-
-def _empty(keep: Path, *, is_ours: bool) -> None:
-    """Take away what was prepared for a command that was refused."""
-    from samestep.store import files
-
-    for each in keep.iterdir():
-        files.remove_tree(each)
-    if is_ours:
-        files.system.rmdir(keep)
+    yield keep
 
 
 def _order(command: Sequence[str], options: Mapping[str, Any]) -> "Order":
@@ -162,11 +134,11 @@ def _resume(text: str | None) -> list[str] | None:
     return words
 
 
-def _wishes(options: Mapping[str, Any], launch: _Launch, *, is_quiet: bool) -> "Wishes":
+def _wishes(options: Mapping[str, Any], *, is_quiet: bool) -> "Wishes":
     from samestep.proof.proving import Wishes
 
     say = (lambda _: None) if is_quiet else output.say
-    return Wishes(options["kills"], options["at"], options["jobs"], options["tolerance"], launch, say)
+    return Wishes(options["kills"], options["at"], options["jobs"], options["tolerance"], say=say)
 
 
 def _write_page(path: Path, described: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class Prove:
         seed: int | None = None,
         leave_out: Sequence[str] = (),
         jobs: int | None = None,
+        tolerance: float = 0.0,
         timeout: float | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> "Proof":
@@ -63,6 +64,7 @@ class Prove:
             seed: What the generators are seeded with when torch is imported.
             leave_out: Patterns of what the trainings do not see of the working directory.
             jobs: How many trainings run at once.
+            tolerance: By how much losses may differ; above 0 nothing but them and the samples is compared.
             timeout: Seconds after which a process that does not end is killed.
             cwd: The directory in which the command would run (default: the present one); it is copied.
 
@@ -77,7 +79,7 @@ class Prove:
         source = Path.cwd() if cwd is None else Path(cwd)
         resume = None if resume_cmd is None else _words(resume_cmd)
         order = Order(_words(command), source, resume, dir_arg, Settings(steps, every, seed), leave_out, timeout)
-        return self._prove(order, Wishes(kills, [at] if isinstance(at, str) else at, jobs, launch=_launch))
+        return self._prove(order, Wishes(kills, [at] if isinstance(at, str) else at, jobs, tolerance, launch=_launch))
 
     def _prove(self, order: "Order", wishes: "Wishes") -> "Proof":
         __tracebackhide__ = True

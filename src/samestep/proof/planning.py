@@ -151,7 +151,7 @@ class Plan:
         yield (Kill("step", self._middle()),)
         later = [each for each in self._saves if 0 < each.completed < self._length] or self._saves
         if later:
-            yield (self._in_write(later[len(later) // 2]),)
+            yield (self._in_write(later[2 * len(later) // 3]),)
         edges = [each for each in self._epochs if each > self._first_save()] or self._epochs
         if edges:
             yield (Kill("epoch", edges[len(edges) // 2]),)

@@ -236,9 +236,15 @@ def _states(optimizer: Optimizer, parameters: list[Tensor]) -> list[dict[str, st
     """Hash what an optimizer keeps for each parameter."""
     state: Any = optimizer.state
     return [
-        {str(key): fingerprint(value) for key, value in sorted(state[each].items(), key=str)} if each in state else {}
+        {str(key): fingerprint(value) for key, value in sorted(state[each].items(), key=_name_of)}
+        if each in state
+        else {}
         for each in parameters
     ]
+
+
+def _name_of(pair: tuple[Any, Any]) -> str:
+    return str(pair[0])
 
 
 def _by_name(names: Collection[str], parameters: list[str], states: list[dict[str, str]]) -> dict[str, dict[str, str]]:

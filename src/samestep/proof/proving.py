@@ -91,8 +91,9 @@ class _Proving:
         self._attempts = Attempts()
         with ThreadPoolExecutor(self._jobs(reference)) as pool, self._attempts:
             repeat = pool.submit(self._run_repeat)
-            arms = [pool.submit(self._run_trial, number, trial) for number, trial in enumerate(trials, 1)]
-            self._conclude(reference, repeat, arms, trials)
+            longest_first = sorted(enumerate(trials), key=lambda each: -len(each[1]))  # so that both end together
+            arms = {number: pool.submit(self._run_trial, number, trial, repeat) for number, trial in longest_first}
+            self._conclude(reference, repeat, [arms[number] for number in range(len(trials))], trials)
         changed = reference.workspace.changed_originals()
         if changed:
             self._proof.notes.append(
@@ -168,12 +169,18 @@ class _Proving:
         arm.run()
         return arm
 
-    def _run_trial(self, number: int, trial: Trial) -> Arm:
-        arm = self._killed(f"trial-{number}", trial)
+    def _run_trial(self, number: int, trial: Trial, repeat: Future[Arm]) -> Arm:
+        if trial[0].kind == "end":  # the repeated training has come to its end already
+            arm = repeat.result().twin(f"trial-{number + 1}")
+            arm.outcomes[0] = replace(arm.outcomes[0], was_killed=True)
+        else:
+            arm = self._killed(f"trial-{number + 1}", trial)
         if all(each.was_killed for each in arm.outcomes):
-            twin = None if self._spoiled is not None or trial[-1].kind == "end" else arm.twin(f"control-{number}")
-            if arm.run().ledgers and self._spoiled is None:  # one that had nothing left to do would notice nothing
-                self._spoiled = twin
+            twin = None if self._spoiled is not None or trial[-1].kind == "end" else arm.twin(f"control-{number + 1}")
+            if arm.run().ledgers and twin is not None:  # one that had nothing left to do would notice nothing
+                self._spoiled = self._spoiled or twin
+            if twin is not None and self._spoiled is twin:
+                self._run_control(twin)
         return arm
 
     def _killed(self, name: str, trial: Trial) -> Arm:
@@ -190,18 +197,23 @@ class _Proving:
                 break
         return arm
 
-    def _run_control(self) -> bool | None:
-        """Resume once more with one bit of one parameter flipped; tell whether that was noticed.
+    def _run_control(self, arm: Arm) -> None:
+        """Resume once more with one bit of one parameter flipped.
 
         Where only losses are compared all parameters are moved, behind the first step, and seen in the second.
         """
+        part, steps = self._spoiled_part()
+        arm.order = replace(self._order, settings=replace(self._order.settings, steps=steps))
+        arm.run(extra={SPOIL: part})
+
+    def _spoiled_part(self) -> tuple[str, int]:
+        return ("loss", 2) if self._wishes.tolerance else ("parameters", 1)
+
+    def _is_control_noticed(self) -> bool | None:
         if self._spoiled is None:
             return None
-        part, steps = ("loss", 2) if self._wishes.tolerance else ("parameters", 1)
-        self._spoiled.order = replace(self._order, settings=replace(self._order.settings, steps=steps))
-        self._spoiled.run(extra={SPOIL: part})
         differences = [each.first_difference for each in self._judge(self._spoiled)]
-        return any(each is not None and each.part == part for each in differences)
+        return any(each is not None and each.part == self._spoiled_part()[0] for each in differences)
 
     # --- the verdicts ------------------------------------------------------------------------------------
 
@@ -274,7 +286,7 @@ class _Proving:
         elif not has_resumed:
             proof.reason = "No kill came behind a complete checkpoint, so nothing was resumed."
         else:
-            proof.control = self._run_control()
+            proof.control = self._is_control_noticed()
             is_sound = proof.control is not False
             proof.verdict = PROVED if is_sound else UNVERIFIED
             proof.reason = (

@@ -71,7 +71,8 @@ def test_ranks_that_restore_everything_are_proved(proved):
     found = proved(SOUND, at=["step:5@1", "step:2", "step:6+step:1@1"], command=RANKS, timeout=60)
     assert (found.verdict, found.control, found.ranks, found.steps) == ("proved", True, 2, 12)
     assert [each.verdict for each in found.trials] == ["proved"] * 3
-    assert [list(each.resumed_from) for each in found.trials] == [[4], [0], [4, 4]]
+    # The second process of the last one may be killed before its other rank has noted a step.
+    assert [{*each.resumed_from} for each in found.trials] == [{4}, {0}, {4}]
     assert found.trials[0].as_json()["kill"]["words"] == "after step 5, rank 1"
 
 

@@ -307,11 +307,13 @@ def test_a_kill_that_comes_too_late_says_so(attempt):
 
 
 PROVER = """
-import sys, threading
+import signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from samestep.proof.starting import Attempt, Attempts
 from samestep.proof.workspace import Workspace
+for ending in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(ending, signal.SIG_DFL)  # whoever runs the tests may ignore them, as nohup does
 
 base, source = map(Path, sys.argv[1:])
 script = "import os; open('started', 'w').write(f'{os.getpid()}\\\\n'); import time; time.sleep(600)"

@@ -196,6 +196,43 @@ def test_counter_in_the_checkpoint(proved):
     assert found.verdict == "proved"
 
 
+LARGE = """
+import copy
+import os
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(600, 600, bias=False)
+average = copy.deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+begin = 0
+if os.path.exists("last.pt"):
+    saved = torch.load("last.pt")
+    model.load_state_dict(saved["model"])
+    average.load_state_dict(saved["average"])
+    begin = saved["step"]
+for step in range(begin, 8):
+    optimizer.zero_grad()
+    model(torch.full((1, 600), step / 8)).square().mean().backward()
+    optimizer.step()
+    for one, other in zip(average.parameters(), model.parameters()):
+        one.data.mul_(0.5).add_(other.data, alpha=0.5)
+    if step % 2:
+        torch.save({"model": model.state_dict(), "average": average.state_dict(), "step": step + 1}, "last.tmp")
+        os.replace("last.tmp", "last.pt")
+os.remove("last.pt")
+"""
+"""A training with an average of 1.4 MB that is written to past PyTorch's notice, and not kept in the end."""
+
+
+def test_large_average(proved):
+    """A large average that is lost is missed at the first step after the resume, however it is written to."""
+    assert proved(LARGE, at=["step:5"]).verdict == "proved"
+    found = proved(without(LARGE, '    average.load_state_dict(saved["average"])\n'), at=["step:5"], name="lost")
+    assert (found.verdict, found.trials[0].first_difference.part) == ("diverged", "copies")
+    assert found.trials[0].first_difference.step == 4
+
+
 def test_missing_output(proved):
     """A checkpoint that is there without the kill, and not after it, is missed."""
     best = SOUND.replace(

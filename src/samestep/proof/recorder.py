@@ -23,7 +23,7 @@ from samestep.proof.deaths import Death
 from samestep.proof.file_events import FileEvents
 from samestep.proof.fingerprint import combined, fingerprint, tensor_digest
 from samestep.proof.ledger import LedgerWriter, Step
-from samestep.proof.variables import Held, Variables
+from samestep.proof.variables import Held, read
 from samestep.proof.watching import Watch
 from samestep.state.random import seed_everything
 from samestep.store.attempts import command_line
@@ -73,7 +73,6 @@ class Recorder:
         }
         self._ledger = LedgerWriter(folder, rank, self._about)
         self._watch = Watch()
-        self._variables = Variables()
         self._files = FileEvents.from_environment(folder)
         self._death = Death.from_environment(folder, rank)
         self._death.number = self._ledger.number
@@ -117,7 +116,7 @@ class Recorder:
             parameters = list(self._names(optimizer).values())
             before.parameters = [tensor_digest(each) for each in parameters]
             before.states = _states(optimizer, parameters)
-            held = self._variables.read(sys._getframe(1), self._trained())  # noqa: SLF001  (the user's names)
+            held = read(sys._getframe(1), self._trained())  # noqa: SLF001  (the user's names)
             before.tensors = {"copies": held.copies, "variables": held.variables}
             before.notes = _notes(held, optimizer)
         self._before.append(before)  # a stack: an optimizer's step may call another's
@@ -157,7 +156,7 @@ class Recorder:
         buffers = {
             name: tensor_digest(each) for root in self._watch.living_roots() for name, each in root.named_buffers()
         }
-        held = self._variables.read(None, self._trained())
+        held = read(None, self._trained())
         tensors |= {"buffers": buffers, "copies": held.copies, "variables": held.variables}
         tensors = {part: each for part, each in tensors.items() if each}
         parts |= {part: combined(list(each.values())) for part, each in tensors.items()}

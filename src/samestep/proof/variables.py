@@ -52,42 +52,24 @@ class Held:
     completed: int | None = None
 
 
-class Variables:
-    """Reads the variables around a step, and remembers what it has hashed as long as nothing writes to it."""
+def read(frame: FrameType | None, trained: Collection[Tensor]) -> Held:
+    """Give what the user's own frames can reach.
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, str]] = {}
-
-    def read(self, frame: FrameType | None, trained: Collection[Tensor]) -> Held:
-        """Give what the user's own frames can reach.
-
-        Args:
-            frame: Where the step was asked for; None reads the names of the main module.
-            trained: The parameters that the optimizers change, which are parts of their own.
-        """
-        search = _Search(trained, self._digest)
-        for name, value in _names(frame):
-            search.roots.setdefault(name, value)
-        return search.run()
-
-    def _digest(self, tensor: Tensor) -> str:
-        try:
-            key = (tensor.data_ptr(), tensor._version)  # noqa: SLF001  (PyTorch's only sign of a write)
-        except RuntimeError:  # without data, or made in inference mode
-            return tensor_digest(tensor)
-        known = self._known.get(id(tensor))
-        if known is None or known[:2] != key or tensor.nbytes <= _MOST_BYTES:  # `.data` and NumPy write unseen
-            known = (*key, tensor_digest(tensor))
-            self._known[id(tensor)] = known
-        return known[2]
+    Args:
+        frame: Where the step was asked for; None reads the names of the main module.
+        trained: The parameters that the optimizers change, which are parts of their own.
+    """
+    search = _Search(trained)
+    for name, value in _names(frame):
+        search.roots.setdefault(name, value)
+    return search.run()
 
 
 class _Search:
     """One search, nearest things first; it ends at a fixed number of objects, so that its cost is bounded."""
 
-    def __init__(self, trained: Collection[Tensor], digest: Any) -> None:
+    def __init__(self, trained: Collection[Tensor]) -> None:
         self.roots: dict[str, object] = {}
-        self._digest = digest
         self._trained = {id(each) for each in trained} | {id(each.grad) for each in trained if each.grad is not None}
         self._memory = {_place(each) for each in trained}
         self._shapes = Counter(each.shape for each in trained)
@@ -150,8 +132,9 @@ class _Search:
         return []
 
     def _note_tensor(self, name: str, value: Tensor) -> None:
-        if value.grad_fn is None and (value.nbytes <= _MOST_BYTES or value.is_leaf):
-            self._found.variables[name] = f"tensor {self._digest(value)}"
+        # A large one by itself is data; hashing it only when it is written to would miss `.data` and NumPy.
+        if value.grad_fn is None and value.nbytes <= _MOST_BYTES:
+            self._found.variables[name] = f"tensor {tensor_digest(value)}"
 
     def _module(self, name: str, module: nn.Module) -> list[tuple[str, object]]:
         tensors = {
@@ -188,7 +171,7 @@ class _Search:
         for step, each in tensors.items():
             self._seen.add(id(each))
             of = into if each.shape in self._shapes else self._found.variables
-            of[name + step] = self._digest(each)  # without a kind: what stands in a set is state, not a batch
+            of[name + step] = tensor_digest(each)  # without a kind: what stands in a set is state, not a batch
 
 
 def _place(tensor: Tensor) -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ def first_difference(
         rank: The rank of both.
 
     Returns:
-        The first difference; None if every step is the same in every part.
+        The first difference; None if every step is the same in every part but `variables`, which may hold a clock.
     """
     for left, right in zip(expected, found, strict=False):
         parts = differing(left, right, ignored)

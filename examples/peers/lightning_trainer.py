@@ -32,7 +32,7 @@ class LitDigits(lightning.LightningModule):
         super().__init__()
         self.network = network()
 
-    def training_step(self, batch: list, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
+    def training_step(self, batch: list, batch_idx: int) -> torch.Tensor:  # noqa: ARG002 — theirs
         """Give the loss of a batch."""
         images, labels = batch
         return nn.functional.cross_entropy(self.network(images), labels)

@@ -80,7 +80,7 @@ def opened(operation: str, path: Any, mode: str | None, flags: int) -> Change | 
         return None
     place = _place(path)
     is_there = os.path.lexists(place)
-    if is_there and (flags & os.O_EXCL or os.path.isdir(place)):  # noqa: PTH112
+    if is_there and (flags & os.O_EXCL or os.path.isdir(place)):
         return None  # a folder is "opened for writing" by tempfile, whose own opener then makes a file in it
     if not is_there and not (flags & os.O_CREAT and _may_hold(place)):
         return None
@@ -96,11 +96,11 @@ def _place(path: Any, folder: int = -1) -> str:
     """Give the real folder and the name of a path; `folder` is a descriptor, negative for the working directory."""
     name = os.fsdecode(path)
     if folder >= 0:
-        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
-    above, last = os.path.split(os.path.abspath(name) if name.endswith("/") else name)  # noqa: PTH100
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+    above, last = os.path.split(os.path.abspath(name) if name.endswith("/") else name)
     if last in {"", ".", ".."}:
         return os.path.realpath(name)
-    return os.path.join(os.path.realpath(above or "."), last)  # noqa: PTH118
+    return os.path.join(os.path.realpath(above or "."), last)
 
 
 def _open(path: Any, mode: str | None, flags: int) -> Change | None:
@@ -133,7 +133,7 @@ def _made(operation: str, place: str) -> Change | None:
 
 def _may_hold(place: str) -> bool:
     """Tell whether the folder is there in which something is made: `Path.mkdir(parents=True)` tries without first."""
-    return os.path.isdir(os.path.dirname(place))  # noqa: PTH112, PTH120
+    return os.path.isdir(os.path.dirname(place))
 
 
 def _remove(path: Any, folder: int = -1) -> Change | None:
@@ -143,7 +143,7 @@ def _remove(path: Any, folder: int = -1) -> Change | None:
 
 def _rmdir(path: Any, folder: int = -1) -> Change | None:
     place = _place(path, folder)
-    return Change("rmdir", place) if os.path.isdir(place) else None  # noqa: PTH112
+    return Change("rmdir", place) if os.path.isdir(place) else None
 
 
 def _truncate(path: Any, _length: int) -> Change | None:

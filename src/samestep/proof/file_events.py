@@ -184,4 +184,4 @@ def _wrap_safetensors(events: FileEvents) -> None:
 
     for name, module in list(sys.modules.items()):
         if name.startswith("safetensors") and getattr(module, "serialize_file", None) is serialize_file:
-            module.serialize_file = serializing  # type: ignore[attr-defined]
+            module.serialize_file = serializing  # type: ignore[attr-defined]  # the package declares it in Rust

@@ -41,7 +41,7 @@ class Guard:
         self._guarded = [os.path.realpath(each) for each in guarded]
         temporary = [*_TEMPORARY, *filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))]
         self._temporary = [os.path.realpath(each) for each in temporary]
-        self._home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111  (as text, like all here)
+        self._home = os.path.realpath(os.path.expanduser("~"))
         self._told: set[str] = set()
 
     @property
@@ -75,13 +75,13 @@ class Guard:
             Refused: That is not possible.
         """
         place = change.place
-        if not (change.opens and is_below(place, self._own) and os.path.islink(place)):  # noqa: PTH114
+        if not (change.opens and is_below(place, self._own) and os.path.islink(place)):
             return
         real = os.path.realpath(place)
         if is_below(real, self._own) or is_below(real, self._ledgers) or not _is_file_or_nothing(real):
             return
         try:
-            if os.path.exists(real):  # noqa: PTH110
+            if os.path.exists(real):
                 files.replace_file(Path(place), b"" if change.is_truncated else Path(real).read_bytes())
             else:
                 files.remove_file(Path(place))  # it led to nothing: the opening makes a file of its own
@@ -104,7 +104,7 @@ class Guard:
         hidden = []
         if is_below(place, self._home):
             first = os.path.relpath(place, self._home).split("/")[0]
-            hidden = [os.path.join(self._home, first)] if first.startswith(".") and first != "." else []  # noqa: PTH118
+            hidden = [os.path.join(self._home, first)] if first.startswith(".") and first != "." else []
         return [*_OF_THE_SYSTEM, *self._temporary, *hidden]
 
     def _is_noted(self, real: str) -> bool:
@@ -125,6 +125,6 @@ class Guard:
 def _is_file_or_nothing(place: str) -> bool:
     """Tell whether a path is a regular file, or is not there yet; pipes and devices are neither."""
     try:
-        return stat.S_ISREG(os.stat(place).st_mode)  # noqa: PTH116
+        return stat.S_ISREG(os.stat(place).st_mode)
     except OSError:
         return True

@@ -1,5 +1,6 @@
 """What a person learns who gives `samestep prove` a training: it is exact, it is not, or it cannot be proved."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from samestep.errors import SamestepError
-from samestep.proof import proving
+from samestep.proof import planning, proving
 from samestep.proof.arms import Order
 from samestep.proof.proving import Wishes, prove
 from samestep.proof.recording import Settings
@@ -231,6 +232,59 @@ def test_large_average(proved):
     found = proved(without(LARGE, '    average.load_state_dict(saved["average"])\n'), at=["step:5"], name="lost")
     assert (found.verdict, found.trials[0].first_difference.part) == ("diverged", "copies")
     assert found.trials[0].first_difference.step == 4
+
+
+def test_sorted_state(proved):
+    """In which order an optimizer's state names its parts says nothing."""
+    line = '    optimizer.load_state_dict(saved["optimizer"])\n'
+    backwards = (
+        '    for number, each in saved["optimizer"]["state"].items():\n'
+        '        saved["optimizer"]["state"][number] = dict(sorted(each.items()))\n'
+    )
+    assert proved(SOUND.replace(line, backwards + line), at=["step:4"]).verdict == "proved"
+
+
+def test_late_kill(proved, monkeypatch):
+    """A kill in a write that was over before it came is told as one that came late."""
+    whole = planning.Plan._within
+
+    def beyond(plan, save, number):
+        return dataclasses.replace(whole(plan, save, number), bytes=10**9)
+
+    monkeypatch.setattr(planning.Plan, "_within", beyond)
+    found = proved(SOUND, at=["save:2"])
+    assert found.verdict == "proved"
+    assert [each for each in found.notes if "the write was over" in each]
+
+
+def test_nothing_left(proved):
+    """A training that was killed behind its last save has nothing left to notice a spoiled resume by: another has."""
+    done = SOUND + '\nopen("done.txt", "w").write("done")\n'
+    found = proved(done, at=["save:3.3", "step:4"])
+    assert (found.verdict, found.control) == ("proved", True)
+    assert [each.resumed_from for each in found.trials] == [[], [3]]
+    found = proved(done, at=["save:3.3"], name="alone")
+    assert found.verdict == "unverified"
+
+
+def test_hanging_resume(proved, monkeypatch):
+    """A resume that does not end is killed after a time that follows from the reference's, and has failed."""
+    monkeypatch.setattr(proving, "_LEAST_PATIENCE", 1.0)
+    monkeypatch.setattr(proving, "_PATIENCE", 1.0)
+    hanging = SOUND.replace('    saved = torch.load("last.pt")\n', "    import time; time.sleep(600)\n")
+    found = proved(hanging, at=["step:4"])
+    assert found.trials[0].verdict == "crashed"
+    assert "did not end in time" in found.reason
+
+
+def test_changed_original(proved, tmp_path):
+    """What a program that is not Python writes through a link to a large file is said."""
+    large = tmp_path / "project" / "large.bin"
+    large.parent.mkdir()
+    with large.open("wb") as file:
+        file.truncate(70_000_000)
+    found = proved(SOUND + '\nos.system("echo changed >> large.bin")\n', at=["step:4"])
+    assert [each for each in found.notes if str(large) in each]
 
 
 def test_missing_output(proved):

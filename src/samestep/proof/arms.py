@@ -16,6 +16,7 @@ from samestep.proof.planning import Kill
 from samestep.proof.recording import Launch, Settings
 from samestep.proof.starting import Attempt, Attempts
 from samestep.proof.workspace import Workspace
+from samestep.store.json_lines import parse_line
 from samestep.wording import CONTINUED
 
 
@@ -50,7 +51,8 @@ class Outcome:
         status: Its exit status, negative for a signal; None if it did not end in time.
         ledgers: What its ranks noted.
         tail: The last lines of what it printed.
-        was_killed: Whether it died at the planned moment.
+        was_killed: Whether it was killed.
+        is_late: Whether the write in which it should have died was over when it died.
         seconds: How long it ran.
     """
 
@@ -58,6 +60,7 @@ class Outcome:
     ledgers: Sequence[Ledger]
     tail: Sequence[str]
     was_killed: bool = False
+    is_late: bool = False
     seconds: float = 0.0
 
 
@@ -76,6 +79,7 @@ class Arm:
         self.order, self._attempts, self._launch = order, attempts, launch
         self.workspace = Workspace(base, name, order.source, left_out=order.left_out)
         self.outcomes: list[Outcome] = []
+        self.kills: list[Kill] = []
 
     def run(self, kill: Kill | None = None, extra: Mapping[str, str] | None = None) -> Outcome:
         """Start the command, and wait until it ends or is killed.
@@ -85,6 +89,7 @@ class Arm:
             extra: Further variables of its environment.
         """
         number, order = len(self.outcomes), self.order
+        self.kills += [] if kill is None else [kill]
         words = order.command if number == 0 or order.resume is None else order.resume
         command = self.workspace.command(words, order.directory_argument)
         # Where the resumed process stands is known by its first step only: all of its steps are noted whole.
@@ -99,15 +104,17 @@ class Arm:
             attempt.status = None
         folder = attempt.ledgers
         ledgers = find_ledgers(folder) if any(folder.glob("rank-*.jsonl")) else []
-        was_killed = was_killed or any(folder.glob("killed-*.json")) or (kill is not None and kill.kind == "end")
-        seconds = time.monotonic() - begun
-        self.outcomes.append(Outcome(attempt.status, ledgers, attempt.tail(20).splitlines(), was_killed, seconds))
+        deaths = [parse_line(each.read_bytes()) or {} for each in folder.glob("killed-*.json")]
+        was_killed = was_killed or bool(deaths) or (kill is not None and kill.kind == "end")
+        is_late = any(each.get("fallback") for each in deaths)
+        seconds, tail = time.monotonic() - begun, attempt.tail(20).splitlines()
+        self.outcomes.append(Outcome(attempt.status, ledgers, tail, was_killed, is_late, seconds))
         return self.outcomes[-1]
 
     def twin(self, name: str) -> "Arm":
         """Copy the arm as it stands on disk."""
         twin = copy(self)
-        twin.workspace, twin.outcomes = self.workspace.copy_to(name), [*self.outcomes]
+        twin.workspace, twin.outcomes, twin.kills = self.workspace.copy_to(name), [*self.outcomes], [*self.kills]
         return twin
 
     def lives(self) -> dict[int, list[Life]]:

@@ -198,9 +198,9 @@ class Plan:
         return Kill("save", save.completed, number, what=f"before {operation.name} {operation.path}")
 
     def _in_write(self, save: Save) -> Kill:
-        """Kill in the middle of the largest file."""
-        sizes = [each.bytes or 0 for each in save.operations]
-        return self._within(save, sizes.index(max(sizes)))
+        """Kill in the middle of the largest file; before the first operation where none is written here."""
+        sizes = [each.bytes or 0 if each.is_write else 0 for each in save.operations]
+        return self._within(save, sizes.index(max(sizes))) if any(sizes) else self._before(save, 0)
 
     def _within(self, save: Save, number: int) -> Kill:
         operation = save.operations[number]
@@ -210,7 +210,7 @@ class Plan:
     def every(self, save: Save) -> list[Kill]:
         """Give a kill before each operation of a save, and in the middle of each file that it writes."""
         kills = [self._before(save, number) for number in range(len(save.operations))]
-        return kills + [self._within(save, number) for number, each in enumerate(save.operations) if each.bytes]
+        return kills + [self._within(save, number) for number, each in enumerate(save.operations) if each.is_write]
 
     def _kills(self, word: str, spec: str) -> list[Kill]:
         found = _SPEC.fullmatch(word)

@@ -284,7 +284,7 @@ class _Proving:
         elif PROVED not in verdicts:
             proof.reason = "No training could be killed at the chosen moments."
         elif not has_resumed:
-            proof.reason = "No kill came behind a complete checkpoint, so nothing was resumed."
+            proof.reason = "No process went on from a checkpoint, so nothing was resumed."
         else:
             proof.control = self._is_control_noticed()
             is_sound = proof.control is not False
@@ -309,8 +309,11 @@ class _Proving:
 
     def _result(self, reference: Arm, arm: Arm, trial: Trial) -> TrialResult:
         steps = [max((len(one.steps) for one in each.ledgers), default=0) for each in arm.outcomes]
+        trial = (*arm.kills, *trial[len(arm.kills) :])  # a random moment may have been tried again, earlier
         if len(arm.outcomes) <= len(trial):
             return self._without_kill(arm, trial, steps)
+        if any(each.is_late for each in arm.outcomes):
+            self._proof.notes.append(f"The kill {trial[0]} came behind it: the write was over by then.")
         judgements = dict(zip(self._references, self._judge(arm), strict=True))
         rank = rank_at_fault(judgements)
         judgement = self._with_its_end(judgements[rank], arm, trial)

@@ -24,6 +24,11 @@ class Operation:
     path: str
     bytes: int | None
 
+    @property
+    def is_write(self) -> bool:
+        """Tell whether the file's bytes are written here; what is moved in was written elsewhere."""
+        return bool(self.bytes) and self.name != "rename"
+
 
 @dataclass(frozen=True)
 class Save:

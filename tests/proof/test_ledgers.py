@@ -1,6 +1,11 @@
 """Ledgers on disk and their comparison: what is written comes back, damage is seen, what differs first is named."""
 
+import itertools
 import json
+from array import array
+from collections import deque
+from datetime import date
+from decimal import Decimal
 
 import pytest
 import torch
@@ -169,6 +174,13 @@ UNLIKE = [
     (torch.tensor([[1, 0]]).to_sparse(), torch.tensor([[0, 1]]).to_sparse()),
     (torch.zeros(2, device="meta"), torch.zeros(3, device="meta")),
     (torch.zeros(2).numpy(), torch.ones(2).numpy()),
+    (deque([1, 2]), deque([3, 4])),
+    (range(3), range(4)),
+    (array("i", [1]), array("i", [2])),
+    (bytearray(b"a"), bytearray(b"b")),
+    (date(2026, 1, 1), date(2026, 1, 2)),
+    (Decimal(1), Decimal(2)),
+    (itertools.count(1), itertools.count(2)),
 ]
 
 

@@ -19,10 +19,11 @@ from samestep.proof.lives import Life, Reference, by_rank, together
 from samestep.proof.outputs import changed_outputs
 from samestep.proof.planning import Plan, Trial
 from samestep.proof.recording import Launch, ledgers_of
-from samestep.proof.result import DIVERGED, NOT_KILLED, PROVED, UNVERIFIED, Proof, TrialResult
-from samestep.proof.saves import Save, find_saves
+from samestep.proof.result import DIVERGED, NOT_KILLED, PROVED, Proof, TrialResult
+from samestep.proof.saves import find_saves
 from samestep.proof.starting import Attempts
 from samestep.proof.telling import row
+from samestep.proof.verdicts import FROM_SCRATCH, UNSTABLE, conclude, is_tentative, reconsider
 from samestep.proof.workspace import DIRECTORY
 
 SPOIL = "SAMESTEP_RECORD_SPOIL"
@@ -246,62 +247,19 @@ class _Proving:
             rank: replace(each, steps=written[rank].steps, end=written[rank].end) for rank, each in masked.items()
         }
         self._proof.masked = sorted({part for each in masked.values() for part in each.masked})
+        tentative = []
         for trial, future in zip(trials, arms, strict=True):
             result = self._result(reference, future.result(), trial)
             self._proof.trials.append(result)
-            self._wishes.say(row(result.as_json()))
-        self._reconsider_starts()
-        self._name_verdict()
-
-    def _reconsider_starts(self) -> None:
-        """Judge trainings from scratch by what all trials have shown.
-
-        A large file is a checkpoint if some resume went on from where its kind was written. Where none ever did, and
-        nothing is saved between the steps, a start from scratch is a fault although it ends with the same bits.
-        """
-        trials = self._proof.trials
-        places = {at for each in trials for at in each.resumed_from if at}
+            if is_tentative(result):
+                tentative.append(result)
+            else:
+                self._wishes.say(row(result.as_json()))
         first = next(iter(self._references.values()))
-        saves = find_saves(first.steps, first.end)
-        kinds = [each.kinds for each in saves if each.completed in places]
-        for each in trials:
-            if each.verdict == "from_scratch" and places and not _is_of_kind(each.passed_over, kinds):
-                each.verdict, each.findings, each.explanation = PROVED, (), "No checkpoint was complete."
-        if not places and not any(0 < each.completed < len(first.steps) for each in saves):
-            for each in trials:
-                if each.verdict == PROVED and each.resumed_from:
-                    each.verdict = "from_scratch"
-                    each.explanation = "The training begins at its start again: it saves nothing before its end."
-
-    def _name_verdict(self) -> None:
-        proof = self._proof
-        verdicts = {each.verdict for each in proof.trials}
-        has_resumed = any(at for each in proof.trials for at in each.resumed_from)
-        if proof.cause is not None and proof.cause.verdict != "unstable":
-            proof.verdict, proof.reason = DIVERGED, proof.cause.explanation
-        elif "unstable" in verdicts:
-            proof.reason = "A training differed from the reference before it was killed: it is not deterministic."
-        elif PROVED not in verdicts:
-            proof.reason = "No training could be killed at the chosen moments."
-        elif not has_resumed:
-            proof.reason = "No process went on from a checkpoint, so nothing was resumed."
-        else:
-            proof.control = self._is_control_noticed()
-            is_sound = proof.control is not False
-            proof.verdict = PROVED if is_sound else UNVERIFIED
-            proof.reason = (
-                self._name_same()
-                if is_sound
-                else "A resume with spoiled parameters was not noticed, so this proof cannot be trusted."
-            )
-
-    def _name_same(self) -> str:
-        if not self._proof.tolerance:
-            return "Every step after every resume is the same, bit for bit."
-        return (
-            f"Every step after every resume has the same samples, and losses within {self._proof.tolerance:g}; nothing "
-            "else was compared."
-        )
+        reconsider(self._proof.trials, find_saves(first.steps, first.end), len(first.steps))
+        for result in tentative:
+            self._wishes.say(row(result.as_json()))
+        conclude(self._proof, self._is_control_noticed())
 
     def _judge(self, arm: Arm) -> list[Judgement]:
         lives = arm.lives()
@@ -317,7 +275,8 @@ class _Proving:
         judgements = dict(zip(self._references, self._judge(arm), strict=True))
         rank = rank_at_fault(judgements)
         judgement = self._with_its_end(judgements[rank], arm, trial)
-        if judgement.verdict == PROVED and not self._references[rank].is_cut and not self._proof.tolerance:
+        is_comparable = judgement.verdict in {PROVED, FROM_SCRATCH} and judgement.first_difference is None
+        if is_comparable and not self._references[rank].is_cut and not self._proof.tolerance:
             judgement = self._with_its_output(judgement, reference, arm)
         first = judgement.first_difference
         is_of_unknown_cause = self._proof.tolerance and first is not None and first.part == "loss"
@@ -332,12 +291,12 @@ class _Proving:
             f"It failed before it was killed: {last.tail[-1] if last.tail else 'without a word'}. "
             "Do trainings that run at once share a port or a file? Then one at a time: --jobs 1"
         )
-        return TrialResult(trial, "unstable", explanation=text, steps=steps)
+        return TrialResult(trial, UNSTABLE, explanation=text, steps=steps)
 
     def _with_its_end(self, judgement: Judgement, arm: Arm, trial: Trial) -> Judgement:
         """Tell of a resumed process that failed; what differs before says more."""
         last = arm.outcomes[-1]
-        if last.status == 0 or judgement.verdict not in {PROVED, "from_scratch", "skipped_steps"}:
+        if last.status == 0 or judgement.verdict not in {PROVED, FROM_SCRATCH, "skipped_steps"}:
             return judgement
         if trial[-1].kind == "end":
             self._proof.notes.append("It had come to its end, and fails when it is started again.")
@@ -352,11 +311,8 @@ class _Proving:
         if not changed:
             return judgement
         difference = Difference(self._proof.steps, "files", "; ".join(changed[:5]), ("files",))
+        judgement = replace(judgement, first_difference=difference, not_restored=["files"])
+        if judgement.verdict == FROM_SCRATCH:
+            return judgement
         text = "Every step is the same, and yet what is written in the end is not."
-        return replace(
-            judgement, verdict=DIVERGED, first_difference=difference, not_restored=["files"], explanation=text
-        )
-
-
-def _is_of_kind(saves: Sequence[Save], kinds: Sequence[frozenset[str]]) -> bool:
-    return any(each.kinds >= kind for each in saves for kind in kinds)
+        return replace(judgement, verdict=DIVERGED, explanation=text)

@@ -18,11 +18,13 @@ def forks():
 def proved(forks, tmp_path):
     """Prove a script, given as text; give what was found."""
 
-    def run(text, *, at=(), kills=6, name="arms", **order):
+    def run(text, *, at=(), kills=6, jobs=None, name="arms", **order):
         source = tmp_path / "project"
         source.mkdir(exist_ok=True)
         (source / "train.py").write_text(text)
         command = order.pop("command", ["python", "train.py"])
-        return prove(Order(command, source, **order), tmp_path / name, Wishes(kills=kills, at=at, launch=forks.launch))
+        return prove(
+            Order(command, source, **order), tmp_path / name, Wishes(kills=kills, at=at, jobs=jobs, launch=forks.launch)
+        )
 
     return run

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,17 @@ def test_the_whole_group_dies_but_never_that_of_the_prover(trials):
     """Children of the training die with it; where the group is the prover's, the training dies alone."""
     assert (trials["group"]["status"], trials["group"]["is_gone"]) == (-signal.SIGKILL, True)
     assert (trials["alone"]["status"], trials["alone"]["is_gone"]) == (-signal.SIGKILL, False)
+
+
+@pytest.mark.parametrize(("number", "status"), [(0, 0), (1, -9)])
+def test_only_the_process_that_is_meant_dies(number, status, tmp_path):
+    """Of the processes that a command starts one after the other only the one that is meant dies."""
+    text = (
+        "import sys; from pathlib import Path; from samestep.proof.deaths import Death\n"
+        "plan = {'after': 1, 'operation': None, 'bytes': None, 'rank': 0, 'process': 1}\n"
+        "death = Death(Path(sys.argv[1]), 0, plan, None)\n"
+        f"death.number = {number}\n"
+        "death.after_step(1)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", text, tmp_path], check=False)
+    assert ended.returncode == status

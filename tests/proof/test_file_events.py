@@ -244,3 +244,12 @@ def test_a_training_that_is_watched_ends_with_the_same_bits(tmp_path):
         [],
         *([["torch.save", f"model-{number}.pt"]] for number in range(3)),
     ]
+
+
+def test_what_lies_beside_is_guarded(tmp_path):
+    """All places that are guarded are, not only the first of them."""
+    guard = Guard(Path("/somewhere/arm"), [Path("/somewhere/one"), Path("/somewhere/two")], tmp_path)
+    for place in ("/somewhere/one/a", "/somewhere/two/b"):
+        with pytest.raises(Refused):
+            guard.admit(Change("open", place, opens=True))
+    assert guard.admit(Change("open", "/somewhere/arm/c", opens=True)) is None

@@ -150,6 +150,7 @@ def test_resume_from_scratch(proved):
     assert found.verdict == "diverged"
     assert found.trials[0].verdict == "from_scratch"
     assert "step 3 was complete" in found.reason
+    assert "newest checkpoint" in found.trials[0].findings[0].repair
 
 
 def test_never_saved(proved):
@@ -287,6 +288,62 @@ def test_changed_original(proved, tmp_path):
     assert [each for each in found.notes if str(large) in each]
 
 
+def test_idle_step(proved):
+    """A step that only makes the optimizer's state, with a rate and gradients of zero, is none of the training."""
+    idle = (
+        "    for each in model.parameters():\n        each.grad = torch.zeros_like(each)\n"
+        '    optimizer.param_groups[0]["lr"] = 0.0\n    optimizer.step()\n'
+    )
+    line = '    saved = torch.load("last.pt")\n'
+    assert proved(SOUND.replace(line, idle + line), at=["step:4"]).verdict == "proved"
+
+
+def test_counted_epochs(proved):
+    """An epoch ends where the next begins, although nobody asks for the batch behind its last."""
+    counted = SOUND.replace(
+        "in torch.utils.data.DataLoader(data, 8, shuffle=True):",
+        "in itertools.islice(torch.utils.data.DataLoader(data, 8, shuffle=True), 3):",
+    ).replace("import os\n", "import itertools\nimport os\n", 1)
+    assert proved(counted, at=["step:4"]).epochs == [3, 6]
+
+
+def test_moved_in(proved, tmp_path):
+    """A checkpoint that is written elsewhere, and moved into its place, is a save."""
+    elsewhere = tmp_path / "elsewhere.tmp"
+    found = proved(SOUND.replace('"last.tmp"', f'"{elsewhere}"'), at=["step:4"], jobs=1)
+    assert found.saves == [3, 6, 9]
+    assert found.verdict == "proved"
+
+
+def test_harmless_variables(proved):
+    """A counter that is not restored, and from which nothing follows, is named beside the proof."""
+    counting = SOUND.replace("epoch = 0\n", "epoch = seen = 0\n").replace(
+        "        optimizer.step()\n", "        optimizer.step()\n        seen += 1\n"
+    )
+    found = proved(counting, at=["step:4"])
+    assert found.verdict == "proved"
+    assert "seen" in found.trials[0].explanation
+
+
+def test_other_length(proved):
+    """Where the repeated training is longer, that is what differs, and no generator that nobody uses."""
+    found = proved(SOUND.replace("range(epoch, 3)", 'range(epoch, 3 + ("repeat" in os.getcwd()))'))
+    assert (found.verdict, found.repeat.part) == ("unverified", "steps")
+
+
+@pytest.mark.slow
+def test_second_process(proved, tmp_path):
+    """A kill in the second of two processes that a command starts one after the other hits that one."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "stage.py").write_text(SOUND.replace('"last.', 'sys.argv[1] + ".'))
+    stages = "import subprocess, sys\nfor each in 'one', 'two':\n"
+    found = proved(stages + "    subprocess.run([sys.executable, 'stage.py', each], check=True)\n", at=["step:13"])
+    assert (found.verdict, found.steps) == ("proved", 18)
+    assert found.trials[0].kills[0].process == 1
+    assert found.trials[0].resumed_from == [12]
+
+
 def test_missing_output(proved):
     """A checkpoint that is there without the kill, and not after it, is missed."""
     best = SOUND.replace(
@@ -305,6 +362,7 @@ def test_crash(proved):
     found = proved(SOUND.replace('saved["epoch"]', 'saved["iteration"]'), at=["step:4"])
     assert (found.verdict, found.trials[0].verdict) == ("diverged", "crashed")
     assert "KeyError: 'iteration'" in found.reason
+    assert "os.replace" in found.trials[0].findings[0].repair
 
 
 def test_goes_on(proved):

@@ -413,3 +413,14 @@ def test_a_test_may_start_commands_in_its_own_way(workspace):
     assert started.wait(0.02) is None
     started.kill()
     assert (started.status, started.tail()) == (-signal.SIGKILL, f"words in {started.ledgers}")
+
+
+def test_steps_of_processes_one_after_the_other_are_added(attempt):
+    """Steps are counted over the processes that a rank had in turn; of several ranks the furthest counts."""
+    counted = attempt(SLEEPS)
+    for rank, counts in ((0, (2, 3)), (1, (4,))):
+        for count in counts:
+            ledger = LedgerWriter(counted.ledgers, rank, {})
+            for number in range(count):
+                ledger.write(Step(number, 0, {}))
+    assert counted.steps() == 5

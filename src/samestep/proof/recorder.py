@@ -105,7 +105,8 @@ class Recorder:
             self._ledger.rank = self._death.rank = _rank()
             self._death.number = self._ledger.number
         self._about.setdefault("device", _device(optimizer))
-        self._spoil(optimizer)
+        if not self._only_makes_state(optimizer):
+            self._spoil(optimizer)
         self._optimizers_number(optimizer)
         parts = {"learning_rate": fingerprint([_settings(group) for group in optimizer.param_groups])}
         scalers = [each.state_dict() for each in self._scalers]
@@ -125,8 +126,8 @@ class Recorder:
         if not self._is_ours() or not self._before:
             return
         before = self._before.pop()
-        if self._watch.is_idle() and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups):
-            return  # a step that only makes the optimizer's state, as torch.distributed.checkpoint does before it loads
+        if self._only_makes_state(optimizer):
+            return
         seen, tensors, notes = self._watch.take()
         notes |= before.notes
         tensors |= before.tensors
@@ -146,6 +147,10 @@ class Recorder:
         self._number += 1
         if self._number == self._last:
             os._exit(0)  # the script may have no way to end early; workers end with their parent
+
+    def _only_makes_state(self, optimizer: Optimizer) -> bool:
+        """Tell a step that is none of the training: torch.distributed.checkpoint makes one before it loads."""
+        return self._watch.is_idle() and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
 
     def _at_end(self) -> None:
         """Note what is left when the process ends by itself: the last step's result is seen nowhere else."""

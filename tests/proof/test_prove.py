@@ -92,6 +92,7 @@ def test_json(proved):
     assert trial["restored"] == ["parameters", "optimizer", "learning_rate"]
     assert trial["not_restored"] == ["batch", "random.torch"]
     assert "first epoch" in trial["findings"][0]["what"]
+    assert [each["part"] for each in trial["findings"]] == ["batch", "random.torch"]  # not the variable `batch`, too
 
 
 def test_unsteady(proved):
